@@ -389,7 +389,8 @@ async def test_a_person_must_enter_the_key_and_can_log_out(serve: Serve, sqlite_
 
 
 async def test_the_dashboard_works_by_keyboard_and_on_a_phone(api: Api, page: Page) -> None:
-    job, _ = trained(api, [{"loss": 2.0}, {"loss": 1.0}], name="one")
+    job, worker = trained(api, [{"loss": 2.0}, {"loss": 1.0}], name="one-of-a-sweep-" + "lr0.0001-" * 7)
+    worker.checkpoints(2, metrics={"loss": 1.0})
     await api.submit(name="two")
     await page.set_viewport_size({"width": 390, "height": 800})
     await page.goto(f"{api.url}/#/jobs?none=1")
@@ -401,11 +402,15 @@ async def test_the_dashboard_works_by_keyboard_and_on_a_phone(api: Api, page: Pa
     assert str(job) in page.url
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("one")
-    for view in ("#/jobs", f"#/jobs/{job}", "#/submit", "#/cluster"):
+    for view in ("#/jobs", f"#/jobs/{job}?tab=api", f"#/try?a={job}", "#/submit", "#/cluster"):
         await page.goto(f"{api.url}/{view}")
         await expect(page.locator("main > *").first).to_be_visible()
         width = await page.evaluate("document.documentElement.scrollWidth")
         assert width <= 390, f"{view} is {width} px wide"
+    for view, last in ((f"#/jobs/{job}?tab=checkpoints", "#panel button"), ("#/cluster", "[aria-label=Queue] td")):
+        await page.goto(f"{api.url}/{view}")
+        place = await page.locator(last).last.bounding_box()
+        assert place and place["x"] + place["width"] <= 390, f"{view} needs scrolling to the side: {place}"
     await page.keyboard.press("/")
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog", name="Keyboard")).to_contain_text("search")

@@ -43,14 +43,14 @@ export function Keys() {
     <section aria-label="Keys">
       <h2>Keys</h2>
       {rows.length === 0 ? <p class="empty">{isOpen ? <>This service works without keys: everybody who reaches it may do everything. Start it with <code>FOOTPLATE_API_KEY</code> set, and that key makes the others here.</> : "No key has been made."}</p> : (
-        <div class="wide" tabIndex={0}><table class="plain">
+        <div class="wide" tabIndex={0}><table class="plain stack">
           <thead><tr><th scope="col">Name</th><th scope="col">Begins with</th><th scope="col">Project</th><th scope="col">Scopes</th><th scope="col">Last used</th><th scope="col">Actions</th></tr></thead>
           <tbody>
             {rows.map((row) => (
               <tr key={row.id}>
-                <td>{row.name}</td><td><code>{row.prefix}</code></td><td>{row.project}</td><td>{row.scopes.join(", ")}</td>
-                <td>{row.last_used_at ? formatAge(row.last_used_at, Date.now()) : "never"}</td>
-                <td><Sure action="delete" meaning="Whoever uses this key is refused from now on." run={() => remove(row)} /></td>
+                <td><b>{row.name}</b></td><td><code>{row.prefix}</code></td><td data-title="project">{row.project}</td><td>{row.scopes.join(", ")}</td>
+                <td data-title="used">{row.last_used_at ? formatAge(row.last_used_at, Date.now()) : "never"}</td>
+                <td class="row-actions"><Sure action="delete" meaning="Whoever uses this key is refused from now on." run={() => remove(row)} /></td>
               </tr>
             ))}
           </tbody>

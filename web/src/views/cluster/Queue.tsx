@@ -39,18 +39,18 @@ export function Queue() {
       {rows?.length === 0 && others === 0 && <p class="empty">No job waits.</p>}
       {(yours > SHOWN_WAITING || others > 0) && <p class="facts">{yours.toLocaleString("en-US")} wait here{others > 0 && `, ${others.toLocaleString("en-US")} in other projects`}{yours > SHOWN_WAITING && `; the first ${SHOWN_WAITING} are shown`}.</p>}
       {rows !== undefined && rows.length > 0 && (
-        <div class="wide" tabIndex={0}><table class="plain">
+        <div class="wide" tabIndex={0}><table class="plain stack">
           <thead><tr><th scope="col" class="number" title="Of its pool">Order</th><th scope="col">Pool</th><th scope="col">Job</th><th scope="col" class="number">Priority</th><th scope="col">Needs</th><th scope="col">Waits for</th><th scope="col" class="number">Waited</th></tr></thead>
           <tbody>
             {rows.map((row) => (
               <tr key={row.job}>
-                <td class="number">{row.place ?? "later"}</td>
-                <td>{row.pool}</td>
+                <td class="number" data-title="place">{row.place ?? "later"}</td>
+                <td data-title="pool">{row.pool}</td>
                 <td><a href={href(`jobs/${row.job}`)}>{row.name ?? row.job.slice(-8)}</a></td>
-                <td class="number">{row.priority}</td>
-                <td>{row.needs}</td>
+                <td class="number" data-title="priority">{row.priority}</td>
+                <td data-title="needs">{row.needs}</td>
                 <td class="sentence">{row.starts_after ? `not before ${new Date(row.starts_after).toLocaleTimeString()}: ` : ""}{row.message ?? row.reason}</td>
-                <td class="number">{formatDuration(row.waited_s)}</td>
+                <td class="number" data-title="waited">{formatDuration(row.waited_s)}</td>
               </tr>
             ))}
           </tbody>

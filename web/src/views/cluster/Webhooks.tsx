@@ -64,13 +64,13 @@ export function Webhooks() {
     <section aria-label="Webhooks">
       <h2>Webhooks</h2>
       {rows.length === 0 ? <p class="empty">No webhook. Every change of state of this project's jobs is sent to the addresses that you add here.</p> : (
-        <div class="wide" tabIndex={0}><table class="plain">
+        <div class="wide" tabIndex={0}><table class="plain stack">
           <thead><tr><th scope="col">Address</th><th scope="col">States</th><th scope="col">Tags</th><th scope="col">Works</th><th scope="col">Actions</th></tr></thead>
           <tbody>
             {rows.map((row) => (
               <tr key={row.id}>
-                <td><code>{row.url}</code></td><td>{row.states?.join(", ") ?? "all"}</td><td>{row.tags?.join(", ") ?? "all"}</td>
-                <td>{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `failing for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
+                <td><code>{row.url}</code></td><td data-title="states">{row.states?.join(", ") ?? "all"}</td><td data-title="tags">{row.tags?.join(", ") ?? "all"}</td>
+                <td data-title="works">{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `failing for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
                 <td class="row-actions">
                   <button type="button" onClick={() => void attempt(() => test(row.id), "the test was delivered").then(reload)}>test</button>
                   <Sure action="delete" meaning="Nothing is sent to this address any more." run={() => remove(row.id)} />

@@ -33,7 +33,7 @@ export function Checkpoints({ job }: { job: Job }) {
   };
   const change = (work: () => Promise<unknown>, done: string) => void once(() => attempt(work, done).then(reload));
   return (
-    <div class="wide" tabIndex={0}><table class="plain">
+    <div class="wide" tabIndex={0}><table class="plain stack">
       <thead><tr><th class="number">Step</th><th class="number">Attempt</th><th>Status</th><th class="number">Size</th><th class="number">Loss</th><th>Saved</th><th>Actions</th></tr></thead>
       <tbody>
         {rows.map((row) => {
@@ -41,11 +41,11 @@ export function Checkpoints({ job }: { job: Job }) {
           const whyNot = checkpointOffers(job, row, rows, partsOf(job.id));
           return (
             <tr key={row.id}>
-              <td class="number">{formatNumber(row.step)}</td>
-              <td class="number">{row.attempt}</td>
+              <td class="number" data-title="step">{formatNumber(row.step)}</td>
+              <td class="number" data-title="attempt">{row.attempt}</td>
               <td>{row.status}{row.is_best && <b> best</b>}{row.pinned && <b> pinned</b>}</td>
               <td class="number">{formatBytes(row.bytes)}</td>
-              <td class="number">{formatNumber(row.metrics.eval_loss ?? row.metrics.loss)}</td>
+              <td class="number" data-title="loss">{formatNumber(row.metrics.eval_loss ?? row.metrics.loss)}</td>
               <td title={row.created_at}>{formatAge(row.created_at, Date.now())}</td>
               <td class="row-actions">
                 <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a tar"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.tar`))}>download</button>

@@ -30,16 +30,16 @@ export function Events({ job }: { job: Job }) {
   if (!all.length) return <Missing rows={rows} problem={problem} text="No event yet." />;
   const shown = isWhole ? all : all.slice(0, SHOWN);
   return (
-    <div class="wide" tabIndex={0}><table class="plain">
+    <div class="wide" tabIndex={0}><table class="plain stack">
       <thead><tr><th class="number">No.</th><th>When</th><th class="number">Step</th><th>Kind</th><th>What</th></tr></thead>
       <tbody>
         {shown.map((event) => (
           <tr key={event.no}>
-            <td class="number">{event.no}</td>
+            <td class="number" data-title="no.">{event.no}</td>
             <td class="when" title={event.at}>{formatAge(event.at, Date.now())}</td>
-            <td class="number">{event.step ?? ""}</td>
+            <td class="number" data-title="step">{event.step ?? ""}</td>
             <td>{event.kind}</td>
-            <td>{eventText(event)}</td>
+            <td class="sentence">{eventText(event)}</td>
           </tr>
         ))}
       </tbody>
