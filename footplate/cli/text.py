@@ -178,7 +178,10 @@ def age(moment: str | None) -> str:
 
 
 def steps(job: JobInfo) -> str:
-    return f"{job.progress.step}/{job.progress.max_steps}" if job.progress else ""
+    if not job.progress:
+        return ""
+    # A loop of one's own may not say how many steps it will take.
+    return f"{job.progress.step}/{job.progress.max_steps}" if job.progress.max_steps else str(job.progress.step)
 
 
 def why(job: JobInfo) -> str:

@@ -20,7 +20,7 @@ from footplate.cli.context import UsageError
 from footplate.cli.event_lines import line_of
 from footplate.cli.show import cell
 from footplate.cli.submit import read
-from footplate.cli.text import duration, number, size, sparkline, table, wrapped
+from footplate.cli.text import duration, number, size, sparkline, steps, table, wrapped
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.events import Event
 from footplate.errors import InvalidRequest
@@ -107,6 +107,13 @@ def test_the_command_prints_its_version(capsys: pytest.CaptureFixture[str]) -> N
 def test_numbers_are_printed_with_few_digits() -> None:
     assert [number(value) for value in (0.123456, 3, None, "NaN", math.nan)] == ["0.1235", "3", "", "NaN", "nan"]
     assert [size(count) for count in (12, 20472, 3.2e9, 5e12)] == ["12 B", "20.5 kB", "3.2 GB", "5.0 TB"]
+
+
+@pytest.mark.parametrize(("max_steps", "text"), [(30, "7/30"), (0, "7")])
+def test_a_job_has_no_last_step_if_its_loop_does_not_say_one(max_steps: int, text: str) -> None:
+    job = JobInfo.model_validate({**JOB, "progress": {"step": 7, "max_steps": max_steps, "epoch": 0.0}})
+
+    assert steps(job) == text
 
 
 def test_a_table_has_numbers_to_the_right_and_says_when_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:

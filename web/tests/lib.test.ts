@@ -1,7 +1,7 @@
 import { describe, expect, it, vi } from "vitest";
 import { readRow, textOf, wayOf } from "../src/lib/answers";
 import { asCommand, asCurl, asPython } from "../src/lib/commands";
-import { compareValues } from "../src/lib/columns";
+import { columnOf, compareValues } from "../src/lib/columns";
 import { diff, flatten } from "../src/lib/flatten";
 import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
 import { formatBytes, formatDuration, formatNumber, formatTicks, sentence, formatX } from "../src/lib/format";
@@ -258,6 +258,12 @@ describe("groups and columns", () => {
     expect(groupMetrics(["eval_loss", "lr", "loss", "system/running_s", "eval/f1"])).toEqual([
       { title: "train", names: ["loss", "lr"] }, { title: "eval", names: ["eval_loss", "eval/f1"] }, { title: "system", names: ["system/running_s"] },
     ]);
+  });
+  it("shows how far a job is, also without a known number of steps, and no time for one that never ran", () => {
+    const job = (step: number, max_steps: number) => ({ progress: { step, max_steps }, attempt: 0, running_s: 0, state: "queued" }) as unknown as Job;
+    const extra = { spec: undefined, summary: undefined, now: 0 };
+    expect([job(1, 3), job(1200, 0), job(0, 0)].map((one) => columnOf("progress")!.text(one, extra))).toEqual(["33 %", "step 1,200", ""]);
+    expect(columnOf("running")!.text(job(0, 0), extra)).toBe("");
   });
   it("sorts missing values last in both directions", () => {
     expect([3, null, 1].sort((a, b) => compareValues(a, b, false))).toEqual([1, 3, null]);

@@ -17,8 +17,8 @@ export function Header({ job }: { job: Job }) {
   const facts = [
     job.attempt > 0 && !job.external && `attempt ${job.attempt}`,
     job.nodes.length ? `on ${job.nodes.join(", ")}` : job.node && `on ${job.node}`,
-    steps ? `step ${formatNumber(step)} of ${formatNumber(steps)}` : null,
-    epoch !== undefined && `epoch ${formatNumber(epoch, 3)}`,
+    step || steps ? `step ${formatNumber(step)}${steps ? ` of ${formatNumber(steps)}` : ""}` : null,
+    epoch ? `epoch ${formatNumber(epoch, 3)}` : null,
     job.state === "running" && left ? `${formatDuration(left)} left` : null,
     job.tags.length ? `tags ${job.tags.join(", ")}` : null,
     `project ${job.project}`,
