@@ -407,6 +407,9 @@ async def test_the_dashboard_works_by_keyboard_and_on_a_phone(api: Api, page: Pa
         await expect(page.locator("main > *").first).to_be_visible()
         width = await page.evaluate("document.documentElement.scrollWidth")
         assert width <= 390, f"{view} is {width} px wide"
+    await page.goto(f"{api.url}/#/jobs/{job}")
+    await page.get_by_label("What these do").click()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= 390
     for view, last in ((f"#/jobs/{job}?tab=checkpoints", "#panel button"), ("#/cluster", "[aria-label=Queue] td")):
         await page.goto(f"{api.url}/{view}")
         place = await page.locator(last).last.bounding_box()
