@@ -16,12 +16,26 @@ import { Waiting } from "./ui/Waiting";
 import { JobsView } from "./views/JobsView";
 import "./style.css";
 
+const ANSWER_MS = 2000;
+
+/** A part of the page that cannot be loaded is gone since an upgrade, or the service is down. The page is loaded again once the service answers. */
+async function orReload<T>(part: Promise<T>): Promise<T> {
+  try {
+    return await part;
+  } catch {
+    do await new Promise((done) => setTimeout(done, ANSWER_MS));
+    while (!(await fetch("/livez").catch(() => null))?.ok);
+    location.reload();
+    return new Promise(() => undefined);
+  }
+}
+
 // The first view loads what it needs; the others follow when they are opened.
-const JobView = lazy(() => import("./views/JobView").then((module) => module.JobView));
-const CompareView = lazy(() => import("./views/CompareView").then((module) => module.CompareView));
-const SubmitView = lazy(() => import("./views/SubmitView").then((module) => module.SubmitView));
-const TryView = lazy(() => import("./views/TryView").then((module) => module.TryView));
-const ClusterView = lazy(() => import("./views/ClusterView").then((module) => module.ClusterView));
+const JobView = lazy(() => orReload(import("./views/JobView").then((module) => module.JobView)));
+const CompareView = lazy(() => orReload(import("./views/CompareView").then((module) => module.CompareView)));
+const SubmitView = lazy(() => orReload(import("./views/SubmitView").then((module) => module.SubmitView)));
+const TryView = lazy(() => orReload(import("./views/TryView").then((module) => module.TryView)));
+const ClusterView = lazy(() => orReload(import("./views/ClusterView").then((module) => module.ClusterView)));
 
 const place = computed(() => `${route.value.view} ${route.value.id}`);
 

@@ -515,6 +515,15 @@ async def test_what_could_not_be_read_during_an_outage_is_read_after_it(
     await expect(log.locator(".log > div")).to_have_text(["0 printed"])
 
 
+async def test_a_view_of_an_older_version_of_the_page_is_loaded_again(api: Api, page: Page) -> None:
+    await page.goto(api.url)
+    await page.route("**/SubmitView-*.js", lambda route: route.fulfill(status=404), times=1)
+
+    await page.get_by_role("link", name="New", exact=True).click()
+
+    await expect(page.locator(".verdict")).to_contain_text("Valid, 2000 steps")
+
+
 async def test_a_webhook_that_is_being_typed_survives_an_outage(serve: Serve, sqlite_url: str, page: Page) -> None:
     api = await serve(sqlite_url)
     await page.clock.install()
