@@ -144,9 +144,10 @@ async def test_a_command_on_the_page_shows_the_answer_of_the_loop(api: Api, page
     await page.goto(f"{api.url}/#/jobs/{job}?tab=spec")
 
     await page.get_by_role("button", name="learning rate…").click()
-    await page.get_by_label("Learning rate").fill("fast")
-    await page.get_by_role("button", name="Set").click()
-    await expect(page.get_by_role("alert")).to_contain_text("“fast” is not a number")
+    for wrong in ("fast", "-0.1"):
+        await page.get_by_label("Learning rate").fill(wrong)
+        await page.get_by_role("button", name="Set").click()
+        await expect(page.get_by_role("alert")).to_contain_text(f"“{wrong}” is not a learning rate")
     await page.get_by_label("Learning rate").fill("0.002")
     await page.get_by_role("button", name="Set").click()
     await expect(page.locator(".answered")).to_have_text(re.compile("requested: learning_rate 0.002"))
@@ -343,7 +344,7 @@ async def test_a_job_and_its_fork_lead_to_each_other(api: Api, page: Page) -> No
     await page.goto(f"{api.url}/#/jobs/{job}")
     await page.get_by_role("link", name="branch").click()
     await expect(page).to_have_url(re.compile(fork))
-    await page.get_by_role("link", name=job).click()
+    await page.get_by_role("link", name="whole", exact=True).click()
 
     await expect(page).to_have_url(re.compile(job))
 

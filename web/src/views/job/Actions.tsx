@@ -86,7 +86,7 @@ function Live({ job, whyNot, isBusy, once }: { job: Job; whyNot: (name: string) 
   const apply = (event: Event) => {
     event.preventDefault();
     const value = Number(rate);
-    if (!rate?.trim() || !Number.isFinite(value)) return setProblem(`“${rate}” is not a number. Write a learning rate such as 1e-5.`);
+    if (!rate?.trim() || !(value >= 0 && value < Infinity)) return setProblem(`“${rate}” is not a learning rate. Write a number that is not negative, such as 1e-5.`);
     setRate(null);
     void send({ set: { learning_rate: value } });
   };

@@ -7,6 +7,7 @@ import type { Job, JobList } from "../../api/types";
 import { formatDuration, formatNumber, jobTitle, sentence } from "../../lib/format";
 import { groupMetrics, isFigure } from "../../lib/groups";
 import { detailsVersion, needSpec, partsOf } from "../../model/details";
+import { jobs, refreshJob } from "../../model/jobs";
 import { href, tableHref } from "../../model/route";
 import { Actions } from "./Actions";
 
@@ -26,7 +27,7 @@ export function Header({ job }: { job: Job }) {
   ];
   const latest = groupMetrics(Object.keys(job.metrics).filter((name) => !isFigure(name))).flatMap((group) => group.names).slice(0, MOST_LATEST);
   return (
-    <header class="job-header">
+    <header class={`job-header ${job.state === "succeeded" ? "done" : ""}`}>
       <p class="crumbs"><a href={tableHref()}>Jobs</a> / <code>{job.id}</code></p>
       <h1>{jobTitle(job)} <span class={`state ${job.state}`}>{job.state}</span></h1>
       {!job.error && <p class="why">{job.message || sentence(job.reason)}</p>}
@@ -85,10 +86,14 @@ function Lineage({ job }: { job: Job }) {
     return () => void (isShown = false);
   }, [job.id, reconnections.value]);
   const from = partsOf(job.id)?.resume_from;
+  const source = from?.job ? jobs.value.get(from.job) : undefined;
+  useEffect(() => {
+    if (from?.job && !source) refreshJob(from.job).catch(() => undefined); // A deleted job is shown by its id.
+  }, [from?.job]);
   if (!from?.job && forks.length === 0) return null;
   return (
     <p class="why">
-      {from?.job && <>Forked from <a href={href(`jobs/${from.job}`)}>{from.job}</a>, checkpoint {from.checkpoint ?? "latest"}. <a href={href("compare", { sel: `${from.job},${job.id}` })}>Compare both</a>. </>}
+      {from?.job && <>Forked from <a href={href(`jobs/${from.job}`)}>{source?.name ?? from.job}</a>, checkpoint {from.checkpoint ?? "latest"}. <a href={href("compare", { sel: `${from.job},${job.id}` })}>Compare both</a>. </>}
       {forks.length > 0 && (
         <>
           Its forks: {forks.map((fork) => <><a key={fork.id} href={href(`jobs/${fork.id}`)}>{fork.name ?? fork.id}</a> ({fork.state}), </>)}
