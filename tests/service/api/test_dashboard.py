@@ -306,6 +306,12 @@ async def test_a_person_corrects_a_spec_in_the_form_and_submits_it(api: Api, pag
     await page.goto(f"{api.url}/#/submit")
 
     await expect(page.locator(".verdict")).to_contain_text("Valid, 2000 steps")
+    await expect(page.get_by_label("priority")).to_have_attribute("placeholder", "5")
+    valid = await page.get_by_role("textbox", name="Spec as JSON").input_value()
+    for wrong in ("null", "[", "[]"):
+        await page.get_by_role("textbox", name="Spec as JSON").fill(wrong)
+        await expect(page.locator(".verdict")).to_contain_text("This is not a spec yet")
+    await page.get_by_role("textbox", name="Spec as JSON").fill(valid)
     await page.get_by_label("learning_rate").fill("-1")
     await page.get_by_label("learning_rate").blur()
     await expect(page.locator(".verdict li code")).to_have_text("/training/learning_rate")

@@ -57,8 +57,8 @@ export function SubmitView() {
   };
   useEffect(() => {
     request<Catalogue>("/components").then(setCatalogue).catch(() => undefined);
-    request<{ $defs: Record<string, Parameters<typeof fieldsOf>[0]> }>("/schema/job")
-      .then((schema) => setFields({ TrainingArguments: fieldsOf(schema.$defs.TrainingArguments), Resources: fieldsOf(schema.$defs.Resources) }))
+    request<{ $defs: Record<string, Parameters<typeof fieldsOf>[0]> } & Parameters<typeof fieldsOf>[0]>("/schema/job")
+      .then((schema) => setFields({ Job: fieldsOf(schema), TrainingArguments: fieldsOf(schema.$defs.TrainingArguments), Resources: fieldsOf(schema.$defs.Resources) }))
       .catch(() => undefined);
   }, [reconnections.value]);
   useEffect(() => {
@@ -86,7 +86,9 @@ export function SubmitView() {
   const edit = (raw: string) => {
     setText(raw);
     try {
-      setSpec(JSON.parse(raw));
+      const read: unknown = JSON.parse(raw);
+      if (read === null || typeof read !== "object" || Array.isArray(read)) throw new Error("a spec is an object, such as {\"model\": \"toy/mlp\", \"data\": \"toy/regression\"}");
+      setSpec(read as JsonObject);
       setParseError(null);
     } catch (error) {
       setParseError(explain(error));
@@ -130,7 +132,7 @@ export function SubmitView() {
           </label>
         )}
         <Upload isOver={isOver} send={send} />
-        <span class="end"><button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} aria-disabled={isSending} onClick={() => void once(submit)}>{fork ? "Fork" : "Submit"}</button></span>
+        <span class="end">{problems.length > 0 && <span class="error">{problems.length === 1 ? "1 problem" : `${problems.length} problems`}</span>}<button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} aria-disabled={isSending} onClick={() => void once(submit)}>{fork ? "Fork" : "Submit"}</button></span>
       </div>
       {!fork && folder && <p class="why">{isRecipe(spec) ? "This recipe needs files of yours: " : "A recipe of the repository: "}<code>examples/{folder}/README.md</code> says how to get them ready{"code" in spec && ", and its code is dropped here as a zip"}.</p>}
       <FileChoice newest={newest} onFile={trainOn} />
@@ -141,7 +143,7 @@ export function SubmitView() {
             <FieldRow field={textField("name")} value={spec.name} problems={problemsAt(problems, "/name")} onChange={(value) => change(["name"], value)} />
             <FieldRow field={textField("tags", "several with commas")} value={Array.isArray(spec.tags) ? spec.tags.join(", ") : spec.tags} problems={problemsAt(problems, "/tags")}
               onChange={(value) => change(["tags"], value === undefined ? undefined : String(value).split(",").map((tag) => tag.trim()).filter(Boolean))} />
-            <FieldRow field={{ ...textField("priority", "0"), kind: "number" }} value={spec.priority} problems={problemsAt(problems, "/priority")} onChange={(value) => change(["priority"], value)} />
+            <FieldRow field={fields.Job?.find(({ name }) => name === "priority") ?? textField("priority")} value={spec.priority} problems={problemsAt(problems, "/priority")} onChange={(value) => change(["priority"], value)} />
           </fieldset>
           <ComponentFields title="Model" group={catalogue.models} value={spec.model} pointer="/model" problems={problems} onChange={(value) => change(["model"], value)} />
           <ComponentFields title="Training data" group={catalogue.data} value={trainOf(spec.data)} pointer="/data" problems={problems} onChange={(value) => change(["data"], withTrain(spec.data, value))} />
@@ -151,7 +153,7 @@ export function SubmitView() {
         <section aria-label="Spec as JSON">
           <textarea aria-label="Spec as JSON" spellcheck={false} value={text} onInput={(event) => edit(event.currentTarget.value)} />
           <div role="status" class="verdict">
-            {parseError ? <p class="error">This is not JSON yet: {parseError}</p> : problems.length ? (
+            {parseError ? <p class="error">This is not a spec yet: {parseError}</p> : problems.length ? (
               <ul class="error">{problems.map((problem) => <li key={problem.pointer + problem.code}>{problem.pointer && <code>{problem.pointer}</code>} {problem.detail}{problem.hint && <em> {problem.hint}</em>}</li>)}</ul>
             ) : answer && (
               <p class="good">Valid{answer.steps ? `, ${answer.steps} steps` : ""}: {answer.placement.message}</p>
