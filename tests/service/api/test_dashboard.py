@@ -300,6 +300,8 @@ async def test_a_person_compares_jobs_by_what_differs(api: Api, page: Page) -> N
     await expect(page.get_by_role("region", name="Metrics").locator("td.winner")).to_have_text("0.5 · 0.5")
     await expect(page.get_by_role("img", name="Numeric spec values of 2 jobs and their loss")).to_be_visible()
     await expect(page.locator("[data-metric=loss] .legend li")).to_have_count(2)
+    await page.goto(f"{api.url}/#/compare?sel={slow},job_gone")
+    await expect(page.locator("main")).to_contain_text("Not in this project, or deleted: job_gone")
 
 
 async def test_a_person_corrects_a_spec_in_the_form_and_submits_it(api: Api, page: Page) -> None:

@@ -6,7 +6,7 @@ export function Waiting({ title, children }: { title: string; children?: Compone
   return (
     <>
       <h1 class="hidden">{title}</h1>
-      <p class="empty" role="status">{children ?? "Loading…"}</p>
+      <p class="empty" role="status">{children || "Loading…"}</p>
     </>
   );
 }

@@ -1,7 +1,7 @@
 /** Several jobs side by side: what their specs say differently, what they reached, how values and results go together. */
 
 import { useEffect, useState } from "preact/hooks";
-import { request } from "../api/client";
+import { ApiError, request } from "../api/client";
 import { reconnections } from "../api/connection";
 import type { Job } from "../api/types";
 import { type Flat, diff, showValue } from "../lib/flatten";
@@ -18,19 +18,25 @@ const NEVER_COMPARED = new Set(["name"]);
 
 export function CompareView() {
   const ids = param("sel").split(",").filter(Boolean);
+  const [missing, setMissing] = useState<string[]>([]);
   void detailsVersion.value;
   useEffect(() => {
+    setMissing([]);
     for (const id of ids) {
       needSpec(id);
-      void refreshJob(id).then((job) => job && needSummary(job)).catch(() => undefined);
+      const isGone = (error: unknown) => error instanceof ApiError && error.status === 404 && setMissing((others) => [...others, id]);
+      void refreshJob(id).then((job) => job && needSummary(job)).catch(isGone);
     }
   }, [ids.join(), reconnections.value]);
   const chosen = ids.map((id) => jobs.value.get(id)).filter((job): job is Job => job !== undefined);
   if (ids.length < 2) return <Waiting title="Compare">Select two or more jobs in <a href={href("jobs")}>the table</a>, then “Compare”.</Waiting>;
+  const gone = missing.length > 0 && `Not in this project, or deleted: ${missing.join(", ")}. `;
+  if (chosen.length < 2) return <Waiting title="Compare">{gone && <>{gone}<a href={href("jobs")}>All jobs</a></>}</Waiting>;
   return (
     <article>
       <p class="crumbs"><a href={href("jobs", { sel: ids.join() })}>Jobs</a> / compare</p>
       <h1>{chosen.length} jobs side by side</h1>
+      {gone && <p class="warning">{gone}</p>}
       <SpecDiff jobs={chosen} />
       <MetricsTable jobs={chosen} />
       <Parallel jobs={chosen} />
