@@ -169,7 +169,9 @@ async def test_charts_show_cpu_memory_and_gpu_use_from_the_first_minute(api: Api
     api.services.tail.wake([job])
     await expect(page.locator('[data-metric="system/cpu_percent"] .legend b')).to_have_text("60")
     await page.goto(f"{api.url}/#/cluster")
-    await expect(page.get_by_role("list", name="GPUs")).to_contain_text("H100 80 % · 900 MB of 80.0 GB")
+    await expect(page.get_by_role("list", name="GPUs")).to_contain_text("H100 80 % · 0.879 of 78.1 GiB")
+    await page.goto(f"{api.url}/#/cluster?project=other")
+    await expect(page.get_by_role("list", name="GPUs")).to_have_text("H100 78.1 GiB")
 
 
 async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, page: Page) -> None:

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { jobPath, request } from "../../api/client";
 import type { Job, JobEvent } from "../../api/types";
-import { formatAge, formatBytes, formatDuration, formatNumber, jobTitle } from "../../lib/format";
+import { formatAge, formatDuration, formatNumber, jobTitle } from "../../lib/format";
 import { type Gpu, gpuUse } from "../../lib/system";
 import { attempt, jobs } from "../../model/jobs";
 import { href } from "../../model/route";
@@ -83,9 +83,12 @@ function Gpus({ node }: { node: Node }) {
     <ul class="gpus" aria-label="GPUs">
       {node.gpus.map((gpu) => {
         const { percent, memory_mb: taken = 0 } = use[gpu.uuid] ?? {};
+        const gib = (mb: number) => formatNumber(mb / 1024, 3);
+        // The jobs of another project are not listed here, so the use of their GPUs is not known.
+        const idle = node.slots_used === 0 ? "idle · " : "";
         return (
           <li key={gpu.uuid} title={gpu.uuid}>
-            <span>{gpu.name}</span> <span>{percent === undefined ? "idle" : `${formatNumber(percent, 3)} %`} · {taken ? `${formatBytes(taken * 1e6)} of ` : ""}{formatBytes(gpu.memory_mb * 1e6)}</span>
+            <span>{gpu.name}</span> <span>{percent === undefined ? idle : `${formatNumber(percent, 3)} % · `}{taken ? `${gib(taken)} of ` : ""}{gib(gpu.memory_mb)} GiB</span>
             <progress max={gpu.memory_mb || 1} value={taken} aria-label={`Memory of ${gpu.name} in use`} />
           </li>
         );

@@ -37,7 +37,7 @@ export function Queue() {
       <h2>Queue</h2>
       {problem && <p class="empty" role="alert">{problem}</p>}
       {rows?.length === 0 && others === 0 && <p class="empty">No job waits.</p>}
-      {(yours > SHOWN_WAITING || others > 0) && <p class="facts">{yours.toLocaleString("en-US")} wait here{others > 0 && `, ${others.toLocaleString("en-US")} in other projects`}{yours > SHOWN_WAITING && `; the first ${SHOWN_WAITING} are shown`}.</p>}
+      {(yours > SHOWN_WAITING || others > 0) && <p class="facts">{yours === 0 ? "No job waits here" : `${yours.toLocaleString("en-US")} ${yours === 1 ? "waits" : "wait"} here`}{others > 0 && `, ${others.toLocaleString("en-US")} in other projects`}{yours > SHOWN_WAITING && `; the first ${SHOWN_WAITING} are shown`}.</p>}
       {rows !== undefined && rows.length > 0 && (
         <div class="wide" tabIndex={0}><table class="plain stack">
           <thead><tr><th scope="col" class="number" title="Of its pool">Order</th><th scope="col">Pool</th><th scope="col">Job</th><th scope="col" class="number">Priority</th><th scope="col">Needs</th><th scope="col">Waits for</th><th scope="col" class="number">Waited</th></tr></thead>
