@@ -15,7 +15,8 @@ export const total = signal(0);
 /** The project whose jobs are listed. Empty until the service has answered. */
 export const listedProject = signal("");
 export const isLoading = signal(true);
-export const message = signal<{ text: string; isError: boolean } | null>(null);
+/** `isOfList` is true for a problem with the list of jobs, which goes away once the list can be read. */
+export const message = signal<{ text: string; isError: boolean; isOfList?: boolean } | null>(null);
 let nextCursor: string | null = null;
 let filterKey = "";
 
@@ -139,6 +140,7 @@ async function poll(): Promise<void> {
       (job) => ["starting", "running", "stopping"].includes(job.state) && !seen.has(job.id) && !newest.has(job.id),
     );
     await Promise.allSettled(stale.slice(0, 20).map((job) => refreshJob(job.id)));
+    if (message.value?.isOfList) message.value = null;
   } catch (error) {
     failed(error);
   }
@@ -147,7 +149,7 @@ async function poll(): Promise<void> {
 function failed(error: unknown): void {
   // The page says above that the service is unreachable, and asks for a key.
   if (error instanceof Unreachable || (error instanceof ApiError && error.status === 401)) return;
-  message.value = { text: explain(error), isError: true };
+  message.value = { text: explain(error), isError: true, isOfList: true };
 }
 
 /** Does something that the user asked for, and says how it went. */

@@ -5,7 +5,7 @@ import { inProject, storedKey } from "../api/client";
 import { type Job, STATES } from "../api/types";
 import { DEFAULT_COLUMNS, type Column, columnOf, compareValues, matches, needsSpec, needsSummary } from "../lib/columns";
 import { type Condition, meets, showCondition, writeConditions } from "../lib/filters";
-import { conditions, hasMore, isLoading, jobs, listed, loadMore, total } from "../model/jobs";
+import { conditions, hasMore, isLoading, jobs, listed, loadMore, message, total } from "../model/jobs";
 import { detailsPending, detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../model/details";
 import { href, param, setParams } from "../model/route";
 import { MOST_SELECTED, select, selectedIds } from "../model/selection";
@@ -75,7 +75,7 @@ export function JobsView() {
         <div class="table">
           {rows.length > 0 && <Table rows={rows} columns={columns} selected={selected} sort={sort} now={now} />}
           {rows.length > 0 && <Selection chosen={chosen} rows={rows} />}
-          {rows.length === 0 && <div style={{ padding: "4px 20px" }}>{isLoading.value || detailsPending.value > 0 ? <p class="empty">Loading jobs…</p> : <NoJobs isFiltered={isFiltered} />}</div>}
+          {rows.length === 0 && <div style={{ padding: "4px 20px" }}>{isLoading.value || detailsPending.value > 0 ? <p class="empty">{message.value?.isOfList ? "The jobs cannot be shown." : "Loading jobs…"}</p> : <NoJobs isFiltered={isFiltered} />}</div>}
         </div>
       </section>
       {chosen.length > 0 && <Charts jobs={chosen.slice(0, MOST_SELECTED)} />}
@@ -114,7 +114,7 @@ function Toolbar({ rows, columns }: { rows: Job[]; columns: string[] }) {
       ))}
       <ColumnMenu columns={columns} />
       <span class="count" role="status">
-        {rows.length.toLocaleString("en-US")}{known > rows.length ? ` of ${known.toLocaleString("en-US")}` : ""} jobs
+        {rows.length.toLocaleString("en-US")}{known > rows.length ? ` of ${known.toLocaleString("en-US")}` : ""} {known === 1 ? "job" : "jobs"}
         {detailsPending.value > 20 && `, reading ${detailsPending.value.toLocaleString("en-US")} more`}
       </span>
       <span class="end"><a class="button primary" href={href("submit")}>New job</a></span>
