@@ -25,7 +25,7 @@ import { halfOf, tableOf } from "../src/lib/table";
 
 describe("format", () => {
   it("shows numbers, durations and sizes as a person writes them", () => {
-    expect([0.00001235, 1234567, 0.25, NaN, "NaN", null].map((value) => formatNumber(value))).toEqual(["1.235e-5", "1,234,567", "0.25", "NaN", "NaN", ""]);
+    expect([0.00001235, 1234567, 20513.5, 0.25, NaN, "NaN", null].map((value) => formatNumber(value))).toEqual(["1.235e-5", "1,234,567", "20,510", "0.25", "NaN", "NaN", ""]);
     expect([0, 93, 3600, 90061].map(formatDuration)).toEqual(["0 s", "1 min 33 s", "1 h", "1 d 1 h"]);
     expect([sentence("no_such_shape"), sentence("pause")]).toEqual(["no such shape", "paused on request"]);
     expect(formatTicks([4.995e-5, 4.996e-5, null])).toEqual(["4.995e-5", "4.996e-5", ""]);

@@ -6,7 +6,8 @@ export function formatNumber(value: unknown, digits = 4): string {
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en-US");
   const magnitude = Math.abs(value);
   if (magnitude >= 1e6 || magnitude < 1e-4) return value.toExponential(Math.max(0, digits - 1)).replace(/\.?0+e/, "e");
-  return String(Number(value.toPrecision(digits)));
+  const rounded = Number(value.toPrecision(digits));
+  return magnitude < 1000 ? String(rounded) : rounded.toLocaleString("en-US");
 }
 
 /** `93` seconds are "1 min 33 s". Two units at most. */

@@ -92,7 +92,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
         },
         scales: { x: { time: axis === "time", distr: settings.isLogX ? 3 : 1 }, y: { distr: isLog ? 3 : 1, ...(limits ? { range: () => limits } : {}) } },
         axes: axes(element, settings),
-        padding: [8, 14, 0, 0],
+        padding: [8, 18, 0, 0],
         plugins: [panning(sync)],
         hooks: {
           setCursor: [

@@ -138,7 +138,7 @@ function Cell({ column, job, text }: { column: Column; job: Job; text: string })
   if (column.id === "name") return <a href={href(`jobs/${job.id}`)}>{text}</a>;
   if (column.id === "state") return <span class={`state ${job.state}`}>{text}</span>;
   if (column.id === "progress" && job.progress?.max_steps) {
-    return <span class={job.state === "succeeded" ? "done" : ""}><progress max={job.progress.max_steps} value={job.progress.step} aria-label={`Progress ${text}`} />{text}</span>;
+    return <span class={job.state === "succeeded" ? "done" : ""}><progress max={job.progress.max_steps} value={job.progress.step} aria-label={`Progress ${text}`} /><span class="percent">{text}</span></span>;
   }
   return <>{text}</>;
 }
