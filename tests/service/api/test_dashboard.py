@@ -424,7 +424,8 @@ async def test_the_dashboard_works_by_keyboard_and_on_a_phone(api: Api, page: Pa
     for view, last in ((f"#/jobs/{job}?tab=checkpoints", "#panel button"), ("#/cluster", "[aria-label=Queue] td")):
         await page.goto(f"{api.url}/{view}")
         place = await page.locator(last).last.bounding_box()
-        assert place and place["x"] + place["width"] <= 390, f"{view} needs scrolling to the side: {place}"
+        assert place is not None, view
+        assert place["x"] + place["width"] <= 390, f"{view} needs scrolling to the side: {place}"
     await page.keyboard.press("/")
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog", name="Keyboard")).to_contain_text("search")
