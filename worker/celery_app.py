@@ -30,8 +30,8 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         # Results of attempts are events, so Celery needs to store none.
         "result_backend": None,
         "task_ignore_result": True,
-        # Acknowledged on acceptance. With late acks, a task that runs longer than the visibility timeout is started
-        # again, and nothing renews that timeout. Leases in SQL recover lost attempts.
+        # Tasks are acknowledged when they start. If they were acknowledged at their end, a task that runs longer than
+        # the visibility timeout would be started again. Leases in SQL recover lost attempts.
         "task_acks_late": False,
         # No message is fetched in advance, because it would wait behind a running attempt while other nodes are free.
         "worker_prefetch_multiplier": 1,

@@ -89,7 +89,7 @@ def _start(fd: int) -> tuple[NodeId, str]:
     if boot <= last:
         boot = uuid7(int(last[:12], 16) + 1)
     content = json.dumps({"node": node, "boot": boot}).encode() + b"\n"
-    # Written over the old content and cut afterwards, so that the file always has an identity.
+    # The file is overwritten first and cut afterwards, so that it contains an identity at every moment.
     os.pwrite(fd, content, 0)
     os.ftruncate(fd, len(content))
     os.fsync(fd)

@@ -48,7 +48,7 @@ class Screen:
             self._move(at.step, at.max_steps, at.eta_s)
             for name, curve in job.metrics.series(points=4 * MOST_WIDTH).items():
                 self._curves[name] = [value for value in curve.y if math.isfinite(value)]
-        # Drawn once before the drawing thread starts. Otherwise a first line printed at the same time ends up in the bar's.
+        # Drawn once before the drawing thread starts, or a line printed at the same time would continue the bar.
         self._live.start(refresh=True)
 
     def show(self, event: Event) -> None:

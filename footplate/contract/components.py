@@ -114,7 +114,7 @@ def _check(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
     """Yields a problem for each component that the catalogue lacks and for each argument that its schema refuses."""
     for used in spec.components:
         pointer, group, name, arguments = used.pointer, used.group, used.component.use, used.component.args
-        # A node cannot describe the user's own code. Only the training process looks at it.
+        # A user's own code is not checked here, because a node cannot describe it before training.
         if ":" in name or group not in GROUPS:
             continue
         described = catalogue.get(group, name)

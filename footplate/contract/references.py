@@ -51,7 +51,7 @@ def components_of(spec: JobSpec) -> Iterator[UsedComponent]:
         yield UsedComponent(("data", *path), "data", dataset)
     for index, component in enumerate(spec.data.map):
         yield UsedComponent(("data", "map", index), "maps", component)
-    # Reward functions are inside a trainer's arguments, which are JSON.
+    # Reward functions are part of the trainer's arguments. These are plain JSON, so rewards are parsed here.
     rewards = spec.trainer.args.get(REWARDS) if spec.trainer is not None else None
     for index, reward in enumerate(rewards if isinstance(rewards, list) else ()):
         if is_component(reward):

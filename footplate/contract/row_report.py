@@ -80,7 +80,7 @@ class RowReport:
                 if len(self._columns) == MOST_COLUMNS:
                     self._note_once(f"only the first {MOST_COLUMNS} columns are listed")
                     continue
-                # A column that begins later is missing in all rows before.
+                # A column that first occurs in a later row is missing in all rows before that row.
                 column = self._columns[name] = _Column(self._first if self.rows > 1 else None)
             column.add(number, value, self._count_tokens)
         if len(row) < len(self._columns):

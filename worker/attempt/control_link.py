@@ -193,7 +193,7 @@ class RedisOutage:
         return 0.2 if now - self._answered_at < 10 else 1.0
 
     def end(self) -> float:
-        """Records that Redis answered, and returns the seconds of the outage that this ends. 0 if there was none."""
+        """Records that Redis answered. Returns the length in seconds of the outage that has now ended, or 0."""
         self._answered_at = time.monotonic()
         since, self._since = self._since, None
         return 0.0 if since is None else self._answered_at - since

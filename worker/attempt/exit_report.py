@@ -57,7 +57,7 @@ def crashed(message: str) -> Verdict:
 def _stopped(attempt: Attempt, stop: Stop, result: dict[str, Any]) -> DoneData:
     if stop.because == "time_limit":
         return _failed(outcome.time_limit(attempt.spec.resources.time_limit), result)
-    # If the job has several nodes, only a node that drains reports a drain.
+    # If the job has several nodes, only the node that is being drained reports the drain as the cause.
     drains_elsewhere = stop.because == "drain" and attempt.grant.nodes > 1 and not attempt.node.folder.is_draining()
     reported = None if drains_elsewhere else stop.because
     return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=reported, result=result)

@@ -255,7 +255,7 @@ class Journal:
             while written < len(data):
                 written += os.pwrite(self._fd, data[written:], self.size + written)
         except OSError:
-            # A partial line would look like a torn end, and lines behind it would look corrupt.
+            # A partial line is cut off, because otherwise lines that are written after it would look corrupt.
             os.ftruncate(self._fd, self.size)
             raise
         self._dirty = True

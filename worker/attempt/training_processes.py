@@ -217,7 +217,7 @@ class Training:
         except OSError:
             packet = b""
         if not packet:
-            # The ranks die with the warm parent, but children that escaped may live.
+            # The warm parent has died, and the ranks die with it. Children that left a rank's group may live on.
             self.disconnect()
             return
         message = FROM_WARM.validate_json(packet)

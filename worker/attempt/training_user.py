@@ -1,4 +1,4 @@
-"""The user that an attempt's training runs as on this node, and the folders that belong to this user meanwhile."""
+"""The user that an attempt's training runs as on this node, and the folders that belong to this user until its end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TrainingUser:
         if self._reserved is None:
             return
         if self._shared is not None and not _is_last(self._shared):
-            # The last of several nodes makes the shared folder root's.
+            # Another node still uses the shared folder. The last node that uses it makes root its owner.
             self._reserved.lend([] if self._build is None or self._build.folder is None else [self._build.folder])
         self._reserved.take_back()
 

@@ -194,7 +194,7 @@ def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
             yield piece
     except (OSError, http.client.HTTPException) as error:
         raise _unreachable(url, f"the connection broke during the answer: {error or type(error).__name__}") from error
-    # `read` does not report this if it is given a size.
+    # `read` does not report an answer that ends too early if it is given a size.
     if answer.length:
         raise _unreachable(url, f"the answer ended {answer.length} bytes too early")
 

@@ -20,9 +20,9 @@ class Usage:
     def measure(self) -> dict[str, Any]:
         """Returns CPU use since the last call in percent of one core, resident memory, and the use of each GPU."""
         now, (seconds, memory_mb) = time.monotonic(), self._processes()
-        # Counted per process, so that an ended process subtracts nothing, and a new one adds only its own time.
+        # The differences are taken per process, so that a process that has ended does not make the sum negative.
         used = sum(now_used - self._seconds.get(process, 0.0) for process, now_used in seconds.items())
-        # The kernel counts in ticks, so a measurement after a short time could show more than 100 % of each core.
+        # The kernel counts CPU time in ticks, so after a short interval the sum could exceed 100 % of all cores.
         percent = min(used / max(now - self._at, 1e-3), os.cpu_count() or 1) * 100
         self._at, self._seconds = now, seconds
         data = {"cpu_percent": round(percent, 1), "memory_mb": round(memory_mb, 1), "processes": len(seconds)}

@@ -98,10 +98,10 @@ def restart_if_idle(node: Node) -> None:
     lock = _open_lock(node)
     try:
         if try_lock(lock):
-            log.error("this node is idle and takes no messages, so it restarts")
+            log.error("this node is idle, but does not receive its test messages through Celery, so it restarts")
             os.execv(sys.executable, sys.orig_argv)
     finally:
-        # Reached if the restart fails, for example because Python was replaced. Claims would wait for this lock.
+        # If the restart fails, for example because Python was replaced, claims must not wait for this lock.
         os.close(lock)
 
 

@@ -103,7 +103,7 @@ class WarmKeeper(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="warm-keeper", daemon=True)
         node().folder.be_in_trouble(NODE_BEGINS)
-        # The warm parent lives as long as the writing end is open, so only this process may hold it.
+        # The warm parent lives as long as this pipe's writing end is open, so only this process may hold that end.
         self._lifeline, self.writing_end = os.pipe2(os.O_CLOEXEC)
 
         self._process = self._begin()

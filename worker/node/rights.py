@@ -140,7 +140,7 @@ def _paths_read(settings: WorkerSettings) -> Iterator[Path]:
     yield Path(sys.executable)
     yield Path(sysconfig.get_paths()["stdlib"])
     yield Path(__file__).parent
-    # The working folder is on this path only for Footplate's own files, which the line above has yielded.
+    # The working folder is in sys.path only for Footplate's own files, whose folder was yielded above.
     yield from (Path(entry) for entry in sys.path if os.path.isabs(entry) and Path(entry) != Path.cwd())
     yield from (settings.data_path, settings.models_path)
     if settings.hub == "on":

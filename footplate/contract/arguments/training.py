@@ -38,7 +38,7 @@ class TrainingArguments(Fields):
     Unsupported names are refused with a reason.
     """
 
-    # The fields that may be given as JSON text. A library's subclass adds its own.
+    # The fields that may be given as JSON text. A library's subclass adds fields of its own.
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
         "accelerator_config", "fsdp_config", "deepspeed", "activation_checkpointing_kwargs",
         "gradient_checkpointing_kwargs", "lr_scheduler_kwargs",

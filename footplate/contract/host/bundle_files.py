@@ -120,5 +120,5 @@ def lock(path: Path) -> int:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
-        # The last holder removed the file, so another file may have this name by now.
+        # The last holder of the lock has removed the file, so another file may have this name by now.
         os.close(descriptor)

@@ -55,13 +55,13 @@ def _extensions(root: Path, whose: str, user: User | None) -> Path:
     with suppress(OSError):
         builder = os.geteuid() if user is None else user.uid
         if folder.exists() and folder.lstat().st_uid != builder:
-            # Training ran as another user before. The present user could not write to the folder, and code of any
-            # job may have written to it.
+            # Training ran as another user before. The folder is removed, because the present user could not write to
+            # it, and code of any job may have written to it.
             remove(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
             make_writable_folder(root, PurePosixPath(EXTENSIONS, whose), user)
-        # Sets the time of last use, also if the folder is empty.
+        # The folder's modification time is the time of its last use, even if no file in it changes.
         folder.touch()
     return folder
 

@@ -80,7 +80,7 @@ def children(of: int | Literal["self"] = "self") -> list[int]:
     """Returns the children of a process, forked by any thread, with adopted ones and zombies."""
     pids: list[int] = []
     for task in Path(f"/proc/{of}/task").iterdir():
-        # The thread may have ended since it was listed.
+        # The thread may have ended since the threads were listed.
         with suppress(OSError):
             pids += map(int, (task / "children").read_text().split())
     return pids
@@ -121,7 +121,7 @@ class Leftovers:
                 return roots
             self._stopped.update(process for process in running if _signal(process, signal.SIGSTOP))
             if time.monotonic() > until:
-                # A process that forks faster than it is stopped must not keep this one from its other work.
+                # A process that forks faster than it is stopped must not keep this process from its other work.
                 return roots
         self._stopped.clear()
         return []
