@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field, JsonValue
 
 from footplate.contract.fields import DURATION, Group, Many, Whole
-from footplate.contract.resources.serving import PredictionList, Served
+from footplate.contract.resources.jobs import PredictionList, Served
 from footplate.contract.serving import Work
 from footplate.contract.spec_parts import CheckpointName
 from service.api.documented import documented_body

@@ -1,4 +1,4 @@
-"""Resources of jobs: one job, a list, a fork, the outcome of a bulk action, the queue, and a validated spec."""
+"""Resources of jobs: one job, a list, a fork, a bulk action, the queue, a validated spec, and predictions."""
 
 from __future__ import annotations
 
@@ -209,3 +209,17 @@ class Validation(Resource):
     """The node on which the job would start now, or the reason for which it would wait."""
     warnings: tuple[SpecWarning, ...]
     """The warnings about the spec."""
+
+
+class Served(Resource):
+    id: str
+    step: int
+
+
+class PredictionList(Resource):
+    job: str
+    checkpoint: Served
+    session: str
+    """The id of the serving session, a job that holds one slot until it has had no request for a while."""
+    data: tuple[Json, ...]
+    """One result for each input, in the order of the inputs."""
