@@ -30,7 +30,7 @@ RUN uv pip install --quiet --compile-bytecode --no-deps .
 # A named volume takes its owner from the folder it is first mounted on, so the folders stand here already.
 FROM ${PYTHON_IMAGE} AS base
 RUN groupadd --gid 10001 footplate && useradd --uid 10001 --gid 10001 --no-create-home --shell /usr/sbin/nologin footplate \
-    && mkdir -p /var/lib/footplate/artifacts /var/lib/footplate/node-1 \
+    && mkdir -p /var/lib/footplate/artifacts /var/lib/footplate/node-1 /var/lib/footplate/models /var/lib/footplate/data \
     && chown -R footplate:footplate /var/lib/footplate
 ENV PATH=/opt/footplate/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 FOOTPLATE_HOME=/var/lib/footplate
 WORKDIR /var/lib/footplate

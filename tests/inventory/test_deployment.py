@@ -73,9 +73,15 @@ def test_service_and_nodes_share_the_artifacts_and_a_node_keeps_its_journals() -
     for name in ("api", "control", "worker", "worker-gpu"):
         assert "artifacts:/var/lib/footplate/artifacts" in SERVICES[name]["volumes"]
     assert "node:/var/lib/footplate/node-1" in SERVICES["worker"]["volumes"]
-    assert {entry.split(":")[0] for item in SERVICES.values() for entry in item.get("volumes", [])} == set(
-        COMPOSE["volumes"]
-    )
+    mounted = {entry for item in SERVICES.values() for entry in item.get("volumes", [])}
+    assert {entry.split(":")[0] for entry in mounted if not entry.startswith("$")} == set(COMPOSE["volumes"])
+
+
+@pytest.mark.parametrize("name", ["worker", "worker-gpu"])
+def test_a_node_reads_models_and_data_from_folders_of_the_host(name: str) -> None:
+    bound = {entry.partition("}:")[2] for entry in SERVICES[name]["volumes"] if entry.startswith("${FOOTPLATE_")}
+
+    assert bound == {"/var/lib/footplate/models:ro", "/var/lib/footplate/data:ro"}
 
 
 def test_the_files_that_images_copy_exist_and_are_not_ignored() -> None:
