@@ -21,6 +21,7 @@ PRINTED = {
     "tutorials/own-code.md": ["succeeded (completed)", "failed", "my_code.py"],
     "reference/rest.md": ['"state":"succeeded"', "did you mean 'toy/regression'?"],
     "guides/resume-and-fork.md": ["succeeded (completed)", "max_steps"],
+    "guides/sweep.md": ["rate-0.1-2", "succeeded", "eval_loss", "/training/learning_rate"],
     "guides/try-a-checkpoint.md": ["succeeded (completed)", '{"output": ['],
     "guides/migrate-from-cron-and-tmux.md": ["step 2 loss", "result.txt", "rate 0.1"],
 }
