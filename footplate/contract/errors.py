@@ -30,6 +30,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
+from types import FunctionType
 from typing import Any
 
 
@@ -60,8 +61,8 @@ class FootplateError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        # A script's user sees only what Python prints. A class with its own __str__ prints the hint itself.
-        if hint and type(self).__str__ is Exception.__str__:
+        # A script's user sees only what Python prints. A class of ours with its own __str__ prints the hint itself.
+        if hint and not isinstance(type(self).__str__, FunctionType):
             self.add_note(hint)
 
 
