@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import traceback
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -44,6 +45,12 @@ def test_training_arguments_in_python_convert_types_and_are_mutable() -> None:
     assert (args.learning_rate, args.max_steps) == (1e-3, 9)
     assert json.loads(args.to_json_string())["max_steps"] == 9
     assert dataclasses.replace(args, seed=3).seed == 3  # type: ignore[type-var]
+
+
+def test_folders_may_be_paths() -> None:
+    args = TrainingArguments(Path("out"), logging_dir=Path("logs"), resume_from_checkpoint=Path("one"))  # type: ignore[arg-type]
+
+    assert (args.output_dir, args.logging_dir, args.resume_from_checkpoint) == ("out", "logs", "one")
 
 
 def test_all_wrong_arguments_are_reported_at_once_with_pointer_and_hint() -> None:

@@ -22,6 +22,10 @@ def _value(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
 
 
+def _path_as_text(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
 def _plain(value: object) -> object:
     """Converts a path to text, and an object with `to_dict`, such as Accelerate's AcceleratorConfig, to a dict."""
     if isinstance(value, type):
@@ -29,10 +33,8 @@ def _plain(value: object) -> object:
             f"Tried passing in a callable to `accelerator_config`: {value.__name__} is a class. Pass an object of it, "
             "a dict or the path of a JSON file"
         )
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     to_dict: Any = getattr(value, "to_dict", None)
-    return to_dict() if to_dict is not None else value
+    return to_dict() if to_dict is not None else _path_as_text(value)
 
 
 MOST = 2**53 - 1
@@ -90,6 +92,7 @@ OTHER_DEFAULTS = {
 }
 """Fields whose default differs from Hugging Face's, with the reason."""
 
+Folder = Annotated[str | None, BeforeValidator(_path_as_text)]
 Settings = Annotated[dict[str, Any] | str | None, BeforeValidator(_plain)]
 """A dict, or the path of a JSON file that contains a JSON object."""
 Parallelism = Annotated[dict[str, int] | None, BeforeValidator(sizes)]
@@ -106,7 +109,7 @@ class Fields:
 
     # Output
 
-    output_dir: str | None = None
+    output_dir: Folder = None
     """The folder for checkpoints and results. None is `trainer_output`. In a job, the server chooses the folder."""
 
     # Duration
@@ -238,7 +241,7 @@ class Fields:
     """The run's name in trackers. None is the last component of `output_dir`."""
     project: str = "huggingface"
     """The project's name in trackers that have projects."""
-    logging_dir: str | None = None
+    logging_dir: Folder = None
     """The folder of trackers that write files. None means TENSORBOARD_LOGGING_DIR or `output_dir/runs`."""
     trackio_space_id: str | None = None
     """The Hugging Face Space to which trackio sends logs during training. None writes logs to a local folder."""
@@ -432,7 +435,7 @@ class Fields:
     """A flag of scripts and specs: evaluate. Set automatically if `eval_strategy` is not `no`."""
     do_predict: bool = False
     """A flag of scripts and specs: predict the test data."""
-    resume_from_checkpoint: str | None = None
+    resume_from_checkpoint: Folder = None
     """The checkpoint folder that a script passes to `train()`. In a job, use the spec's field `resume_from`."""
 
 
