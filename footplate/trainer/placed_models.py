@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def set_model(trainer: Trainer, model: nn.Module) -> None:
-    """Sets the Trainer's model and all attributes that depend on the model, and moves it to the device if allowed."""
+    """Sets the Trainer's model, and moves it to the device if allowed."""
     require_a_model(model)
     refuse_quantized(model)
     own, args = trainer._footplate, trainer.args
@@ -24,15 +24,23 @@ def set_model(trainer: Trainer, model: nn.Module) -> None:
     trainer.is_model_parallel = is_model_parallel(model, strategy.device)
     trainer.place_model_on_device = strategy.moves_model = may_move(model, args, strategy.device)
     trainer.model = trainer.model_wrapped = strategy.place(model) if trainer.place_model_on_device else model
-    signature = own.model_signature = ModelSignature.of(model)
-    trainer.model_accepts_loss_kwargs = signature.takes_loss_arguments
-    trainer._loss_shifts_labels = signature.counts_shifted
+    own.model_signature = ModelSignature.of(model)
     own.model_divides_by_items = None
-    trainer.can_return_loss = signature.can_return_loss
     config: Any = getattr(model, "config", None)
     if config is not None and hasattr(config, "__dict__"):
         config.use_cache = args.use_cache
-    trainer.label_names = list(signature.labels) if args.label_names is None else args.label_names
+
+
+def set_attributes_of_the_model(trainer: Trainer) -> None:
+    """Sets the attributes that the model's class decides. A subclass may change them after `Trainer.__init__`.
+
+    So a new model of `model_init` does not set them again.
+    """
+    signature, names = trainer._footplate.model_signature, trainer.args.label_names
+    trainer.model_accepts_loss_kwargs = signature.takes_loss_arguments
+    trainer._loss_shifts_labels = signature.counts_shifted
+    trainer.can_return_loss = signature.can_return_loss
+    trainer.label_names = list(signature.labels) if names is None else names
 
 
 def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) -> bool:

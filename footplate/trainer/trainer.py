@@ -46,7 +46,7 @@ from footplate.trainer.names import HPSearchBackend
 from footplate.trainer.optimizers.choose import optimizer_class
 from footplate.trainer.optimizers.groups import decay_parameter_names
 from footplate.trainer.overrides import Overrides, Shortcut, left_out_by, methods_of
-from footplate.trainer.placed_models import set_model
+from footplate.trainer.placed_models import set_attributes_of_the_model, set_model
 from footplate.trainer.plan import StepPlan
 from footplate.trainer.precision import use_tf32
 from footplate.trainer.seeds import seed_all
@@ -126,6 +126,7 @@ class Trainer:
         self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         set_model(self, model if model is not None else self.call_model_init())
+        set_attributes_of_the_model(self)
         self.label_smoother = label_smoother(self.args.label_smoothing_factor, self.model)
         self.train_dataset, self.eval_dataset, self._eval_dataloaders = train_dataset, eval_dataset, {}
         self.processing_class = processing_class if processing_class is not None else tokenizer

@@ -88,6 +88,23 @@ def test_one_method_makes_all_loaders_with_the_same_arguments_as_under_transform
     assert script(footplate, tmp_path / "ours") == script(transformers, tmp_path / "theirs")
 
 
+def test_a_new_model_keeps_the_attributes_that_a_subclass_has_set(tmp_path: Path) -> None:
+    """sentence-transformers sets `can_return_loss`, without which its evaluations call the model and not its loss."""
+
+    class Sets(footplate.Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.can_return_loss = self.model_accepts_loss_kwargs = self._loss_shifts_labels = True
+            self.label_names = ["labels", "more"]
+
+    args = short(footplate, tmp_path, eval_strategy="no")
+    trainer = Sets(None, args, train_dataset=ROWS, model_init=Linear)
+    trainer.train()
+
+    assert (trainer.can_return_loss, trainer.model_accepts_loss_kwargs, trainer._loss_shifts_labels) == (True,) * 3
+    assert trainer.label_names == ["labels", "more"]
+
+
 def test_the_method_that_loads_optimizer_and_schedule_is_always_called(tmp_path: Path) -> None:
     class Notes(footplate.Trainer):
         def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
