@@ -23,6 +23,8 @@ from accelerate.tracking import (
     WandBTracker,
 )
 
+from footplate.contract.arguments.argument_fields import Fields
+
 Logs = dict[str, Any]
 log = logging.getLogger("footplate.trainer")
 
@@ -215,7 +217,7 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
 
         named = {"MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"} & os.environ.keys()
         project = str(self.run_info.args.project)
-        if named or fluent._active_experiment_id is not None or project == type(self.run_info.args).project:
+        if named or fluent._active_experiment_id is not None or project == Fields.project:
             return None
         experiment = mlflow.get_experiment_by_name(project)
         return str(mlflow.create_experiment(project) if experiment is None else experiment.experiment_id)

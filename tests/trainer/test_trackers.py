@@ -14,7 +14,7 @@ from footplate.components import toy
 from footplate.contract.errors import InvalidSpec
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.trackers import as_file_name
+from footplate.trainer.trackers import RunInfo, as_file_name, tracker
 from footplate.trainer.trainer import Trainer, set_seed
 
 CODECARBON = """
@@ -215,6 +215,19 @@ def test_mlflow_receives_all_logs_in_one_run(tmp_path: Path, mlflow: Any, monkey
     assert history(mlflow, run, "loss") == logged
     assert [step for step, _ in history(mlflow, run, "eval_loss")] == [2, 4, 4]
     assert [artifact.path for artifact in mlflow.MlflowClient().list_artifacts(run.info.run_id)] == ["checkpoint-4"]
+
+
+def test_mlflow_accepts_a_librarys_own_arguments(tmp_path: Path, mlflow: Any) -> None:
+    """SetFit's arguments are not derived from ours. They look up in ours what they lack."""
+
+    class LibraryArguments:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(arguments, name)
+
+    arguments = TrainingArguments(str(tmp_path))
+    tracker("mlflow", RunInfo(LibraryArguments(), toy.mlp(hidden=4), "one", None, tmp_path, 1)).start()
+
+    assert mlflow.active_run().info.experiment_id == "0"
 
 
 def test_an_mlflow_run_opened_by_the_script_is_used_and_left_open(tmp_path: Path, mlflow: Any) -> None:
