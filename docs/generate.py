@@ -292,7 +292,8 @@ Here a part that a callback puts into eval mode between two evaluations stays in
 DIFFERENT = """
 ## What is different on purpose
 
-Hugging Face's own trainer tests run on our Trainer under `footplate.install()` ([figures](../developers/plan.md)).
+Hugging Face's own trainer tests and those of TRL, sentence-transformers and SetFit run on our Trainer under
+`footplate.install()` ([figures](../developers/plan.md)).
 These behaviours differ:
 
 | theirs | ours | why |
@@ -333,6 +334,16 @@ DIFFERENCES = (
         "Loading processes draw random numbers one after another, for the samples and for a collator with a `seed`.",
         "They draw them by seed, epoch and number of the batch. Without loading processes the numbers are theirs.",
         "A resumed run masks the same tokens.",
+    ),
+    (
+        "During training, a push copies the checkpoint's files to `output_dir` and uploads that folder.",
+        "It uploads the checkpoint's folder itself.",
+        "The next save must not change files that are being uploaded.",
+    ),
+    (
+        "Without a terminal, `ProgressCallback` writes its bar all the same.",
+        "`PrinterCallback` writes plain lines. `disable_tqdm=False` brings the bar back.",
+        "A bar fills a log file with control characters.",
     ),
 )
 

@@ -196,8 +196,12 @@ class Trainer:
 
     @property
     def push_in_progress(self) -> hub.PushInProgress | None:
-        """The upload of a checkpoint that is under way, or None."""
+        """The upload of a checkpoint that is under way, or None. Setting None forgets the uploads."""
         return hub.push_in_progress(self)
+
+    @push_in_progress.setter
+    def push_in_progress(self, push: None) -> None:
+        self._footplate.pushes.clear()
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         if self.model_init is None:

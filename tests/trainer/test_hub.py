@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from footplate.components import toy
 from footplate.contract.arguments import read_arguments
 from footplate.contract.errors import InvalidSpec
 from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.internals import Push
 from footplate.trainer.testing import Events
 from tests.support.hub import Hub, a_hub
 from tests.trainer import sides
@@ -130,6 +132,16 @@ def test_training_continues_during_a_slow_push(tmp_path: Path, hub: Hub, always:
     assert {"2"} < set(steps) if always else steps[0] == "2"
     assert ("4" in steps, "6" in steps) == (always, always)
     assert hub.at_once == 1, "a second one beside the first may overtake it"
+
+
+def test_setting_the_push_in_progress_to_none_forgets_the_uploads(tmp_path: Path, hub: Hub) -> None:
+    trainer = a_trainer(tmp_path, push_to_hub=True)
+    trainer._footplate.pushes.append(Push(tmp_path, Future()))
+    assert not trainer.push_in_progress.is_done()
+
+    trainer.push_in_progress = None
+
+    assert trainer.push_in_progress is None
 
 
 def test_a_failed_push_is_logged_and_training_continues(
