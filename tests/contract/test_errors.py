@@ -1,4 +1,4 @@
-"""What Python prints of an error that a script does not catch."""
+"""Checks what Python prints of an error that a script does not catch."""
 
 from __future__ import annotations
 

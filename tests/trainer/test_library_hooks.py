@@ -89,7 +89,7 @@ def test_one_method_makes_all_loaders_with_the_same_arguments_as_under_transform
 
 
 def test_a_new_model_keeps_the_attributes_that_a_subclass_has_set(tmp_path: Path) -> None:
-    """sentence-transformers sets `can_return_loss`, without which its evaluations call the model and not its loss."""
+    """A new model would otherwise lose `can_return_loss`, and sentence-transformers would evaluate without its loss."""
 
     class Sets(footplate.Trainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
