@@ -272,6 +272,27 @@ async def test_jobs_that_differ_by_their_seed_are_drawn_as_one_band(api: Api, pa
     )
 
 
+async def test_charts_say_that_the_curves_of_other_jobs_are_still_loading(api: Api, page: Page) -> None:
+    first, _ = trained(api, [{"loss": 2.0}], name="first")
+    second, _ = trained(api, [{"loss": 1.0}], name="second")
+    held: list[Route] = []
+
+    async def hold(route: Route) -> None:
+        held.append(route)
+
+    await page.route(f"**/jobs/{second}/metrics/series*", hold)
+    await page.goto(f"{api.url}/#/jobs?sel={first},{second}")
+    lines = page.locator("[data-metric=loss] .legend li")
+
+    await expect(lines).to_have_count(1)
+    await expect(page.get_by_text("Loading curves")).to_be_visible()
+    for route in held:
+        await route.continue_()
+
+    await expect(lines).to_have_count(2)
+    await expect(page.get_by_text("Loading curves")).to_have_count(0)
+
+
 async def test_the_queue_shows_the_order_in_which_jobs_start(api: Api, page: Page) -> None:
     await api.submit(name="later")
     first = await api.submit(name="sooner", priority=9)

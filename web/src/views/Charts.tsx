@@ -65,8 +65,8 @@ export function Charts({ jobs }: { jobs: Job[] }) {
         {axis !== "time" && <Toggle name="logx" on="1" text="Log x" />}
         <Toggle name="outliers" on="0" text="Ignore outliers" />
         {range.value && <button type="button" onClick={() => (range.value = null)}>Show all of x</button>}
+        {curvesPending.value > 0 && <span class="count">Loading curves…</span>}
       </div>
-      {groups.length === 0 && curvesPending.value > 0 && <p class="empty">Loading curves…</p>}
       {groups.length === 0 && curvesPending.value === 0 && <p class="empty">{search ? `No metric with “${search}”.` : jobs.every((job) => FINAL.has(job.state)) ? "No metric was logged." : <>No metric yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</>}</p>}
       {groups.map((group) => (
         <details class="metric-group" open key={group.title}>
