@@ -124,9 +124,10 @@ def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
 
 
 def _progress_of(job: JobRow, news: Report) -> ProgressData:
-    """Returns the progress after a report. Without a number of steps, a step is one percent."""
+    """Returns the progress after a report. Without any number of steps, a step is one percent."""
     before = _progress(job)
-    max_steps = news.max_steps or before.get("max_steps") or 100
+    follows = round(100 * news.step / news.percent) if news.step and news.percent else None
+    max_steps = news.max_steps or follows or before.get("max_steps") or 100
     step = before.get("step", 0) if news.step is None else news.step
     if news.is_last or (news.step is None and news.percent is not None):
         step = round(max_steps * (news.percent or 0) / 100)

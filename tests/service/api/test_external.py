@@ -91,6 +91,12 @@ async def test_a_report_adds_points_only_for_changed_values(both: Api) -> None:
     assert {name["name"]: name["count"] for name in names} == {"loss": 2, "learning_rate": 2}
 
 
+async def test_the_number_of_steps_follows_from_the_percentage_if_it_is_not_reported(api: Api) -> None:
+    job = await told(api, 40, current_step=400)
+
+    assert (job["progress"]["step"], job["progress"]["max_steps"]) == (400, 1000)
+
+
 async def test_an_external_run_refuses_all_actions_but_delete(api: Api) -> None:
     job = await told(api, 10)
     assert job["actions"] == ["delete"]
