@@ -30,7 +30,7 @@ def test_a_script_and_the_job_that_it_becomes_have_equal_losses(examples: Exampl
     (job,) = [line for line in printed if line.startswith("job_")]
     assert system.job(job)["state"] == "succeeded"
     assert system.losses(job) == {row["step"]: row["loss"] for row in history if "loss" in row}
-    (evaluated,) = [row for row in history if "eval_loss" in row]
+    *_, evaluated = [row for row in history if "eval_loss" in row]
     assert system.job(job)["metrics"]["eval_loss"] == evaluated["eval_loss"]
     assert system.job(job)["metrics"]["eval_accuracy"] == evaluated["eval_accuracy"]
     assert (tmp_path / "out/model/config.json").is_file()
