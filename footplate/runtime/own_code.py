@@ -33,7 +33,8 @@ TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics", "reward
 MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
 """The groups whose classes the Trainer calls itself, because the objects need the model's parameters."""
 TRACE_CHARS = 6000
-OUR_PROGRAMS = frozenset({"service", "worker", "migrations"})
+OUR_PROGRAMS = frozenset({"service", "worker", "migrations", "tests", "bench"})
+"""The packages beside `footplate`. A checkout also has those of the last two names, and an installed wheel does not."""
 OUR_FOLDER = Path(footplate.__file__).resolve().parents[1]
 
 
@@ -58,7 +59,7 @@ def folder() -> Path | None:
 
 
 class _UsersPackages(MetaPathFinder):
-    """Finds a user's folder `worker/` or `service/` without an `__init__.py` before Footplate's package of that name.
+    """Finds a user's folder `worker/` or `tests/` without an `__init__.py` before Footplate's package of that name.
 
     Python would prefer Footplate's package, because that has an `__init__.py`.
     """

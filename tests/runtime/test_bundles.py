@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,21 @@ def test_own_components_may_be_classes_or_functions(opened: Open) -> None:
     assert own_code.OwnComponent("data", "my_code:data").load()(n=2) == [0, 1]
     assert own_code.OwnComponent("collators", "my_code:stack").load()()([1]) == ([1], 0)
     assert own_code.OwnComponent("collators", "my_code:stack").load()(pad=9)([1]) == ([1], 9)
+
+
+def test_a_bundles_folder_tests_is_found_before_a_checkouts_package_of_that_name(tmp_path: Path) -> None:
+    """A checkout of Footplate is on sys.path of its environment, and Python would prefer a package with __init__.py."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/rows.py").write_text("NUMBER = 7")
+    program = """if True:
+        from pathlib import Path
+        from footplate.contract.host.bundle_files import Bundle
+        from footplate.runtime import own_code
+        own_code.use(Bundle("", Path.cwd(), ()))
+        from tests.rows import NUMBER
+    """
+
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
 
 
 def test_an_unpacked_bundle_is_importable_read_only_and_free_of_pycache(opened: Open) -> None:
