@@ -122,7 +122,7 @@ def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
     old = warm_parent(lasting)
     os.kill(old, 9)
 
-    what = "its warm parent, which starts training, ended with -9"
+    what = "its warm parent, which starts training, ended with exit code -9"
     until(lambda: any(what in trouble for trouble in lasting.control.troubles), what="its beats say so")
     until(lambda: warm_parent(lasting) != old, despite=(AssertionError, OSError), what="another one is there")
     assert lasting.control.done(lasting.submit(**SHORT), within=60)["ending"] == "finished"

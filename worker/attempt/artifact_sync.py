@@ -61,7 +61,7 @@ class ArtifactSync(Background):
     def hold_checkpoints(self, events: list[Event]) -> list[Event]:
         """Returns all events except those of committed checkpoints.
 
-        These are put into the queue `events` after the checkpoint's files were uploaded to the bucket.
+        These are put into the queue `events` after the checkpoint's files have been uploaded to the bucket.
         """
         others = []
         for event in events:

@@ -171,7 +171,7 @@ class Heartbeats:
         self._unattended += 1
         if self._unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._journal.is_done:
             log.critical(
-                "%s attempt %s: the supervisor's loop has not turned for %.0f s, so it is killed with its training",
+                "%s attempt %s: the supervisor's loop has hung for %.0f s, so this process and its training are killed",
                 self._grant.job, self._grant.attempt, HUNG_SECONDS,
             )  # fmt: skip
             os.kill(os.getpid(), signal.SIGKILL)
@@ -257,7 +257,7 @@ class ControlLink(threading.Thread):
                 self._closing.wait(pause)
             except Exception as error:
                 # No error may end this thread, because the attempt has no other connection to control.
-                self._failures.failed("failed to talk to control: %r", error, trace=True)
+                self._failures.failed("cannot exchange messages with control: %r", error, trace=True)
                 self._closing.wait(1.0)
             finally:
                 if listener is not None:
@@ -307,7 +307,7 @@ class ControlLink(threading.Thread):
         try:
             message = TO_ATTEMPT.validate_json(raw)
         except ValidationError as error:
-            log.warning("cannot parse control's reply to %s: %s", self._claim, error)
+            log.warning("cannot parse control's reply to claim %s: %s", self._claim, error)
             return
         if isinstance(message, AttemptReply):
             self._sender.acknowledge(message.watermark)

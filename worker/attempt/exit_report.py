@@ -35,7 +35,7 @@ def _decide(attempt: Attempt) -> DoneData:
         return report
     if attempt.verdict is not None:
         return _failed(attempt.verdict)
-    # A rank that failed before another node's stop came has a reason of its own.
+    # If another node's failure stopped this node, a rank that had failed before has a reason of its own.
     by_itself = stop is not None and stop.because == "peer" and failed is not None
     has_own_reason = by_itself or (failed is not None and failed.report is not None)
     if stop is not None and not has_own_reason:

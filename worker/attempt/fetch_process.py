@@ -137,7 +137,7 @@ def download(repository: FetchItem, commit: str, cache: Path) -> Fetched:
     if not sizes:
         raise FetchError(
             f"{name.kind}_file_not_found",
-            f"{repository.place}: no file there matches the name and may be fetched",
+            f"{repository.place} has no file that the spec names and that may be fetched",
             "name safetensors, or data as Parquet, JSON lines, CSV or text; pickled files and code are never fetched",
         )
     return Fetched(place=repository.place, folder=str(folder), files=len(sizes), bytes=sum(sizes))
@@ -162,15 +162,23 @@ def _explanation(error: Exception, status: int | None, name: HubName, place: str
         return f"{kind}_gated", text, f"accept its terms there, with the account of {token}"
     if isinstance(error, errors.RepositoryNotFoundError):
         text = f"{where} has no {kind} {name.repo}, or shows it to others only"
-        return f"{kind}_not_found", text, f"look for a misspelt name; a private one needs {token}"
+        return f"{kind}_not_found", text, f"look for a misspelt name; a private {kind} needs {token}"
     if isinstance(error, errors.RevisionNotFoundError):
         text = f"{what} has no revision {name.revision!r}, or does not have it any longer"
-        return f"{kind}_revision_not_found", text, "a branch, a tag or a commit of 40 letters; without one it is main"
+        return (
+            f"{kind}_revision_not_found",
+            text,
+            "name a branch, a tag or a commit of 40 hex digits, or no revision for main",
+        )
     if isinstance(error, errors.RemoteEntryNotFoundError):
         text = f"{where} lists a file of {place} and does not have it: {_first_line(error)}"
         return f"{kind}_file_not_found", text, "it was removed there; another revision may have it"
     if status in (401, 403):
-        return f"{kind}_not_allowed", f"{where} does not give {what} to this node: {status}", f"it needs {token}"
+        return (
+            f"{kind}_not_allowed",
+            f"{where} does not give {what} to this node: HTTP status {status}",
+            f"the {kind} needs {token}",
+        )
     if isinstance(error, OSError) and error.errno is not None and not status:
         text = f"{place} cannot be kept on this node: {error.strerror}: {error.filename or ''}".rstrip(": ")
         hint = "FOOTPLATE_HUB_CACHE names the folder; `hf cache` lists and deletes its files"

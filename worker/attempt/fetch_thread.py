@@ -76,7 +76,7 @@ class FetchThread(Background):
             raise NotFetched(
                 "hub_is_off",
                 f"this node may not fetch from a hub, and the spec names {names}",
-                hint="the operator allows it with FOOTPLATE_HUB=on on this node; data:// and models:// need no hub",
+                hint="ask the operator to set FOOTPLATE_HUB=on on this node, or use a path below data:// or models://",
             )
         pinned = self._pinned()
         for outage_seconds in self._tries():

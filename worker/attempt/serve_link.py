@@ -162,7 +162,10 @@ class ServeLink:
             self._end(request)
 
     def _pieces(self) -> Iterator[list[AnswerPiece]]:
-        """Yields the valid pieces of every read, until the process's end of the socket is closed."""
+        """Reads messages from the serving process until that process closes the socket or sends one that is too long.
+
+        Yields the valid messages of each read. Each is a piece of an answer. Invalid messages are logged and dropped.
+        """
         rest = b""
         while True:
             try:

@@ -290,7 +290,7 @@ def conclude(attempt: Attempt) -> None:
     attempt.spans.record_outcome(done)
     # Users' code may have sent any text as the reason, and an unknown one must not get into the log.
     reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
-    log.info("%s attempt %s: %s (%s)", attempt.grant.job, attempt.grant.attempt, done.ending, reason)
+    log.info("%s attempt %s ended: %s (%s)", attempt.grant.job, attempt.grant.attempt, done.ending, reason)
     reached(Moment.AFTER_DONE_WRITTEN)
 
 

@@ -75,7 +75,7 @@ class Training:
         lock: int | None = None,
         libraries: Sequence[str] = (),
     ) -> None:
-        """Sends the orders to the warm parent in this folder. Raises OSError while there is no warm parent.
+        """Sends the orders to the warm parent, whose socket is in `folder`. Raises OSError if there is none.
 
         The first rank gets the socket `inherited`: that of the rendezvous, or that of a serving session. The warm
         parent gets `lock`, which reserves the attempt's user, and the `libraries` that the ranks will import.
@@ -141,7 +141,7 @@ class Training:
         return all(rank.is_read_out for rank in self.ranks)
 
     def request_stop(self, mode: StopMode) -> None:
-        """Writes the stop byte, which ranks read after every step."""
+        """Writes the stop byte, in memory that the ranks share and read after every step."""
         self._stop_byte[0] = STOP_BYTES[mode]
 
     def send_stored_step(self, step: int) -> None:

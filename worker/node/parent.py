@@ -128,7 +128,7 @@ class WarmKeeper(threading.Thread):
         trouble = folder.why_not_ready()
         if trouble is not None and trouble != NODE_BEGINS:
             return trouble, False
-        why = f"its warm parent, which starts training, ended with {code}"
+        why = f"its warm parent, which starts training, ended with exit code {code}"
         folder.be_in_trouble(why)
         return why, trouble is None
 
@@ -216,7 +216,7 @@ def _make_node(conf: Any) -> None:
     queue = queue_of(_node.id)
     conf.task_queues = [queue]
     conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
-    # The pool has one process more than slots, so that the canary does not wait for a running attempt.
+    # Celery's pool has one process more than the node has slots, so that no canary waits for a running attempt.
     conf.worker_concurrency = _node.slots + 1
     traces()
     adopt_orphans()

@@ -46,9 +46,15 @@ def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
     named = _named(wanted) if wanted and users is None else None
     if os.geteuid() != 0:
         if wanted and users is not None:
-            raise _unusable(wanted, "only a node that root starts can give training users of its own")
+            raise _unusable(
+                wanted,
+                "only a node that root starts can run training as other users; start it as root or unset the variable",
+            )
         if named is not None and named.uid != os.geteuid():
-            raise _unusable(wanted, "only a node that root starts can give training a user of its own")
+            raise _unusable(
+                wanted,
+                "only a node that root starts can run training as another user; start it as root or unset the variable",
+            )
         return Rights()
     if named is not None and named.uid == 0:
         exposed = "FOOTPLATE_TRAINING_USER is root, so training has all rights on this node"
