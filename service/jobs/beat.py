@@ -28,7 +28,8 @@ def protocol_refusal(protocol: int) -> str | None:
     if protocol in SPOKEN:
         return None
     return (
-        f"it uses protocol {protocol}, and this service {SPOKEN[1]} or {SPOKEN[0]}: install the service's version there"
+        f"it uses protocol {protocol}, and this service uses {SPOKEN[1]} or {SPOKEN[0]}: install the service's version "
+        "of Footplate on the node"
     )
 
 

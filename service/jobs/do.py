@@ -110,7 +110,7 @@ def do(
     if len(earlier) >= MOST:
         raise Conflict(
             f"job {job_id} has {MOST} commands, which is the limit, because each of its attempts receives all of them",
-            hint="a schedule, or a callback of your own, changes a rate as often as you like",
+            hint="to change the learning rate more often, use a schedule or a callback of your own",
             state=job.state,
         )
     data = DoData(

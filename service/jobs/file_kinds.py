@@ -66,11 +66,11 @@ def _text(head: bytes, kind: str, *, is_all: bool) -> Iterator[Problem]:
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=is_all)
     except UnicodeDecodeError as error:
-        detail = f"it is not UTF-8: byte {error.start} is 0x{head[error.start]:02x}"
+        detail = f"the file is not UTF-8: byte {error.start} is 0x{head[error.start]:02x}"
         yield Problem("", "not_utf8", detail, "convert it: iconv -f latin1 -t utf-8 rows.csv > utf8.csv")
         return
     if "\0" in text:
-        yield Problem("", "not_text", "it has NUL characters, which a text file must not have")
+        yield Problem("", "not_text", "the file has NUL characters, which a text file must not have")
     if kind == "jsonl":
         yield from _first_line(text, is_all=is_all)
 
@@ -83,7 +83,7 @@ def _first_line(text: str, *, is_all: bool) -> Iterator[Problem]:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         hint = HOW_TO_UNPACK if line.startswith("[") else 'each line is an object, such as {"text": "a", "label": 0}'
-        yield Problem("", "not_jsonl", f"its first line is not JSON: {str(error)[:120]}", hint)
+        yield Problem("", "not_jsonl", f"the file's first line is not JSON: {str(error)[:120]}", hint)
         return
     if not isinstance(row, dict):
-        yield Problem("", "not_jsonl", "its first line is not an object, as rows are", HOW_TO_UNPACK)
+        yield Problem("", "not_jsonl", "the file's first line is not an object, as rows are", HOW_TO_UNPACK)

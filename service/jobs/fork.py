@@ -74,7 +74,7 @@ def note_of(fork: ForkOf, spec: JobSpec) -> Json:
         differs = f"training differs from that job because of {reasons}"
         message += f"; {'training is bit-identical to that job' if fork.exact else differs}"
         if 0 < spec.training.max_steps <= step:
-            message += f"; no step is left to train, because max_steps ends at {step} or before"
+            message += f"; no step is left to train, because max_steps is {spec.training.max_steps}"
     checkpoint = fork.checkpoint.model_dump()
     return {"message": message, "code": "forked", "job": fork.job, "checkpoint": checkpoint, "mode": fork.mode}
 

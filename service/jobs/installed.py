@@ -42,7 +42,9 @@ def read_catalogue(body: object) -> Catalogue | None:
     try:
         return Catalogue.model_validate(body)
     except ValidationError as error:
-        log.warning("the catalogue of a node cannot be read: %s", error)
+        log.warning(
+            "the catalogue that a node sent cannot be read, so what the node has installed is not checked: %s", error
+        )
         return None
 
 

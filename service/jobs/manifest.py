@@ -37,11 +37,11 @@ def sealed(artifacts: Store, row: CheckpointRow) -> list[CheckpointFile]:
         raise NotFound(f"checkpoint {row.id}, of step {row.step}, was deleted: only its description is left")
     file = open_below(artifacts, f"{row.path}/{MANIFEST}")
     if file is None:
-        raise _damaged(row, f"{MANIFEST} is not there any more")
+        raise _damaged(row, f"{MANIFEST} is missing")
     with file:
         if about(file).bytes > MAX_MANIFEST_BYTES:
             raise _damaged(row, f"{MANIFEST} has more than {MAX_MANIFEST_BYTES // 2**20} MiB")
-        text = b"".join(exactly(file, about(file).bytes))
+        text = b"".join(exactly(file, about(file).bytes, MANIFEST))
     digest = hashlib.sha256(text).hexdigest()
     if row.manifest_sha256 not in ("", digest):
         raise _damaged(row, f"{MANIFEST} is not the one that was committed (its sha256 differs)")
@@ -86,5 +86,5 @@ def _files(text: bytes, row: CheckpointRow) -> list[CheckpointFile]:
 def _damaged(row: CheckpointRow, what: str) -> CheckpointDamaged:
     return CheckpointDamaged(
         f"checkpoint {row.id}, of step {row.step}: {what}",
-        hint="use an older checkpoint; the job's next attempt verifies its checkpoints and does so by itself",
+        hint="use an older checkpoint, as the job's next attempt does by itself when it verifies its checkpoints",
     )

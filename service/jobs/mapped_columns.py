@@ -74,9 +74,8 @@ def _missing(pointer: str, name: str, columns: set[str]) -> Problem:
     shown = sorted(columns)
     more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
     there = f"{', '.join(shown[:MOST_SHOWN])}{more}" if shown else "none"
-    return Problem(
-        pointer, "no_column", f"the rows have no column {name!r}; there is: {there}", did_you_mean(name, shown)
-    )
+    detail = f"the rows have no column {name!r}; their columns: {there}"
+    return Problem(pointer, "no_column", detail, did_you_mean(name, shown))
 
 
 def _columns_of(conn: Connection, project: str, dataset: Component) -> set[str] | None:

@@ -59,8 +59,8 @@ def link_pinned(artifacts: Store, row: CheckpointRow) -> str:
         if folder.exists():
             return str(place)
         raise CannotPin(
-            f"checkpoint {row.id} cannot be linked in the artifact store: {error.strerror or error}",
-            hint="pinning needs a store with hard links, in which the service may write",
+            f"hard links to the files of checkpoint {row.id} cannot be made: {error.strerror or error}",
+            hint="use a file system with hard links for the artifact store, and let the service write there",
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -22,8 +22,8 @@ from service.store import jobs
 from service.store.content import BUNDLES, FILES, ContentTable
 
 CODE_IS_OFF = "this service does not accept users' code"
-HOW_TO_TURN_CODE_ON = "the operator allows it with FOOTPLATE_CODE=on; registered components need none"
-HOW_TO_TURN_HUBS_ON = f"the operator allows it with {HUB_ON}, on service and nodes; data:// and models:// need nothing"
+HOW_TO_TURN_CODE_ON = "ask the operator to set FOOTPLATE_CODE=on, or use registered components without code of your own"
+HOW_TO_TURN_HUBS_ON = f"ask the operator to set {HUB_ON} on service and nodes, or use a path below data:// or models://"
 
 
 class BundleInUse(FootplateError):

@@ -82,9 +82,9 @@ def resume(
     _require_ahead(start, changes)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
     if limit_ms is not None and job.running_ms >= limit_ms:
-        ran = f"has run for {job.running_ms / 1000:g} s of the {limit_ms / 1000:g} s that its time limit allows"
+        ran = f"it has run for {job.running_ms / 1000:g} s, and its time limit is {limit_ms / 1000:g} s"
         hint = 'resume it with a higher limit, such as {"time_limit": "4h"}'
-        raise Conflict(f"job {job.id} {ran}", hint=hint, state=job.state, allowed=job.actions)
+        raise Conflict(f"job {job.id} cannot be resumed: {ran}", hint=hint, state=job.state, allowed=job.actions)
     if changes.max_steps is not None or changes.num_train_epochs is not None:
         # The new max_steps replaces one that a live command has set before.
         commands.forget_set(conn, job.id, ["max_steps"])
@@ -118,8 +118,9 @@ def _require_held(conn: Connection, job: JobRow, changes: Resume) -> None:
         return
     names = ", ".join(changes.model_dump(exclude_none=True, exclude_defaults=True))
     raise Conflict(
-        f"job {job.id} is {job.state} already, and a resume can change only a paused, failed or cancelled job: {names}",
-        hint="pause it first; PATCH changes its priority at any time",
+        f"job {job.id} is {job.state}, so this resume cannot set {names}: only a paused, failed or cancelled job can "
+        "be changed by a resume",
+        hint="pause the job first; PATCH changes its priority at any time",
         state=job.state,
         allowed=job.actions,
     )

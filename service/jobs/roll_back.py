@@ -70,15 +70,16 @@ def _require_free(conn: Connection, job: JobRow, start: CheckpointRow, newer: Se
     for row in newer:
         if row.is_pinned:
             raise CheckpointPinned(
-                f"checkpoint {row.id}, of step {row.step}, is newer than {start.id} and pinned, so it is not deleted",
+                f"the job cannot continue from checkpoint {start.id}, because the newer checkpoint {row.id}, of step "
+                f"{row.step}, would be deleted, but is pinned",
                 hint=f"unpin it first, {FORK.format(start.id)}",
             )
     ids = {row.id for row in newer}
     for held in checkpoints.held(conn, job.id):
         if held.id in ids:
             raise CheckpointInUse(
-                f"checkpoint {held.id}, of step {held.step}, is newer than {start.id} and would be deleted, but job "
-                f"{held.by} needs it",
+                f"the job cannot continue from checkpoint {start.id}, because the newer checkpoint {held.id}, of step "
+                f"{held.step}, would be deleted, but job {held.by} needs it",
                 hint=f"cancel job {held.by}, or wait until it ends or has a checkpoint of its own, "
                 f"{FORK.format(start.id)}",
             )

@@ -70,7 +70,7 @@ READS = {
 
 
 def _row_count(conn: Connection, project: str, dataset: Component) -> int | None:
-    """Returns the number of rows of a dataset, or None if the reports of uploads do not say how many it has."""
+    """Returns the number of rows of a dataset, or None if the reports of its uploaded files do not say how many."""
     args, names = dataset.args, dataset.args.get("paths")
     if not isinstance(names, list) or args.get("delimiter") or args.get("by", "line") != "line":
         return None

@@ -74,20 +74,20 @@ def choose(
     if row := checkpoints.named(usable, wanted):
         return row
     code, detail = _why_not(rows, usable, job, wanted)
-    hint = f"its newest is {usable[0].id}, of step {usable[0].step}" if usable else _without_any(job)
+    hint = f"the job's newest checkpoint is {usable[0].id}, of step {usable[0].step}" if usable else _without_any(job)
     raise InvalidSpec([Problem(pointer, code, detail, hint)])
 
 
 def _without_any(job: JobRow) -> str:
     """Returns the hint for a request that needs a checkpoint of a job that has none."""
-    again = f"submit its spec again (GET /jobs/{job.id}/spec), to begin at step 0"
+    again = f"submit the job's spec again (GET /jobs/{job.id}/spec), to begin at step 0"
     if not job.state.is_terminal:
         return f"wait until the job has saved one; or {again}"
     if job.state is not JobState.SUCCEEDED:
         return again
     return (
-        f"its outputs have its model: `footplate download {job.id}`. To try, fork or export a model here, {again}, "
-        "and keep its checkpoints"
+        f"the job's outputs have its model: `footplate download {job.id}`. To try, fork or export a model here, "
+        f"{again}, and keep the checkpoints"
     )
 
 

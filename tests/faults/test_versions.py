@@ -14,7 +14,10 @@ from footplate.contract.messages import PROTOCOL, TO_ATTEMPT, Claim, Denial, Nod
 from tests.support.system import JSON, LONG_TOY, System, assert_whole
 from tests.support.versions import AFTER, BEFORE, start_node_of
 
-REFUSAL = f"it uses protocol {AFTER}, and this service {BEFORE} or {PROTOCOL}: install the service's version there"
+REFUSAL = (
+    f"it uses protocol {AFTER}, and this service uses {BEFORE} or {PROTOCOL}: install the service's version of "
+    "Footplate on the node"
+)
 
 
 @pytest.mark.fault(20, without="a stranger's protocol is turned away", red=f"protocol {AFTER} is not turned away")

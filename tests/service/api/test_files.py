@@ -388,7 +388,7 @@ async def test_a_map_that_names_a_column_which_the_upload_lacks_is_refused(api: 
 
     (problem,) = (await answer("verdit")).json()["errors"]
     assert (problem["pointer"], problem["code"]) == ("/data/map/0/args/columns/0", "no_column")
-    assert "there is: review, verdict" in problem["detail"]
+    assert "their columns: review, verdict" in problem["detail"]
     assert "verdict" in problem["hint"]
     assert (await answer("verdict")).status_code == 201
     assert (await answer("b", columns=["a", "b"])).status_code == 201, "the columns of the file are not known"

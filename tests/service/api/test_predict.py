@@ -245,8 +245,8 @@ async def test_a_job_that_has_ended_without_checkpoints_is_told_where_its_model_
         return str(refused.json()["hint"])
 
     assert f"footplate download {ended}" in await hint(ended)
-    assert "keep its checkpoints" in await hint(ended)
-    assert (await hint(failed)).startswith("submit its spec")
+    assert "keep the checkpoints" in await hint(ended)
+    assert (await hint(failed)).startswith("submit the job's spec")
 
 
 async def test_a_session_of_the_latest_checkpoint_ends_when_there_is_a_newer_one(api: Api, node: Node) -> None:
