@@ -69,14 +69,16 @@ def open_below(root: Store, path: str) -> IO[bytes] | None:
     return None if file is None else os.fdopen(file, "rb", buffering=0)
 
 
-def exactly(file: IO[bytes], count: int) -> Iterator[bytes]:
-    """Yields the next `count` bytes of a file. Raises CannotRead if the file is shorter."""
+def exactly(file: IO[bytes], count: int, name: str) -> Iterator[bytes]:
+    """Yields the next `count` bytes of a file. Raises CannotRead, with the file's name, if the file is shorter."""
     while count:
         try:
             piece = file.read(min(PIECE, count))
         except StoreUnreachable as error:
-            raise CannotRead(f"{error}: {count} bytes are missing") from error
+            raise CannotRead(f"{name} was not sent completely, {count} bytes are missing: {error}") from error
         if not piece:
-            raise CannotRead(f"a file became shorter while it was sent: {count} bytes are missing")
+            raise CannotRead(
+                f"{name} became shorter while it was sent: {count} bytes are missing", hint="send the request again"
+            )
         count -= len(piece)
         yield piece

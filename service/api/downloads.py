@@ -67,7 +67,7 @@ def download(
         file.close()
         return Response(None, 200, headers, media_type)
     file.seek(first)
-    return StreamingResponse(_sent(file, behind - first), 206 if part else 200, headers, media_type)
+    return StreamingResponse(_sent(file, behind - first, name), 206 if part else 200, headers, media_type)
 
 
 def requested_range(header: str | None, size: int) -> tuple[int, int] | None:
@@ -97,9 +97,9 @@ def _names(header: str | None, etag: str) -> bool:
     return etag in tags or "*" in tags
 
 
-async def _sent(file: IO[bytes], count: int) -> AsyncIterator[bytes]:
+async def _sent(file: IO[bytes], count: int, name: str) -> AsyncIterator[bytes]:
     try:
-        async for piece in in_threads(exactly(file, count)):
+        async for piece in in_threads(exactly(file, count, name)):
             yield piece
     finally:
         file.close()
@@ -131,7 +131,7 @@ class Archive:
         for sealed in self.files:
             with opened(sealed) as file:
                 yield self._header(sealed)
-                yield from exactly(file, sealed.bytes)
+                yield from exactly(file, sealed.bytes, sealed.path)
             if padding := _padding(sealed):
                 yield padding
         yield _END_OF_TAR

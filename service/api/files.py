@@ -159,8 +159,8 @@ def _tokenizer_file(services: Services, name: str) -> Path:
     folder = node_files.seen_path(name, services.catalogues.roots)
     if folder is not None and (file := folder / TOKENIZER).is_file():
         return file
-    detail = f"{name[:200]!r} is not a folder below models:// with a {TOKENIZER} that the service sees"
-    hint = "leave tokenizer out: everything but the numbers of tokens is reported"
+    detail = f"{name[:200]!r} is not a folder below models:// in which the service finds a {TOKENIZER}"
+    hint = "leave tokenizer out: the report then has everything but the numbers of tokens"
     raise InvalidQuery([Problem("/query/tokenizer", "no_tokenizer", detail, hint)])
 
 
@@ -202,7 +202,9 @@ def content_of(services: Services, row: FileRow) -> IO[bytes]:
     """Returns the content of an uploaded file, opened. Raises NotFound if it is missing in the artifact store."""
     content = open_below(services.settings.store, str(layout.UPLOADS / row.id))
     if content is None:
-        raise NotFound(f"{row.id} is missing in the artifact store", hint="POST the same file again")
+        raise NotFound(
+            f"the content of file {row.id} is missing in the artifact store", hint="POST the same file again"
+        )
     return content
 
 

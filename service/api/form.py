@@ -108,8 +108,9 @@ class FormFile:
         if self._is_file:
             return
         if self._field not in self._known:
-            others = f"; the form may also have: {', '.join(self._known)}" if self._known else ""
-            raise _wrong(f"the field {(self._field or '')[:80]!r} of the form is not a file{others}")
+            others = f"; fields that need no filename: {', '.join(self._known)}" if self._known else ""
+            name = (self._field or "")[:80]
+            raise _wrong(f"the field {name!r} of the form is not a file, because it has no filename{others}")
         if self._field in self.fields:
             raise _wrong(f"the form has {self._field!r} twice")
 

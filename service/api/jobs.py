@@ -159,7 +159,8 @@ def idempotency(
     if key is None:
         return None
     if not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
-        raise InvalidHeader(f"Idempotency-Key must be 1 to {MAX_KEY_LENGTH} printable ASCII characters")
+        must = f"it must have 1 to {MAX_KEY_LENGTH} characters, all of them printable ASCII"
+        raise InvalidHeader(f"the Idempotency-Key {key[:80]!r} cannot be used: {must}")
     return IdempotencyUse(key, sha256(raw).hexdigest(), respond=lambda row: respond(row).model_dump_json())
 
 

@@ -62,7 +62,8 @@ async def create_key(request: Request) -> CreatedKey:
     if not services.gatekeeper.needs_key:
         raise KeysNotInForce(
             "this service works without keys, so a key would protect nothing",
-            hint="start it with FOOTPLATE_API_KEY, 22 random characters or more: that key makes the others",
+            hint="set FOOTPLATE_API_KEY to 22 or more random characters and restart the service; this key can then "
+            "make other keys",
         )
     if services.caller.limit not in (None, body.project):
         detail = f"this key may make keys of project {services.project!r} only"

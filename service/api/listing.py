@@ -98,7 +98,7 @@ def read_states(text: str | None) -> list[JobState]:
 
 
 def _specs(rows: Sequence[JobRow]) -> dict[str, Any]:
-    """Returns the specs of the first jobs, up to a limit, because a longer answer would delay other requests."""
+    """Returns the specs of the first jobs. A limit of characters applies, because long answers delay other requests."""
     room, specs = MOST_SPEC_CHARACTERS, dict[str, Any]()
     for row in rows:
         room -= len(row.spec)

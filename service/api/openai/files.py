@@ -70,7 +70,8 @@ async def create_file(request: Request) -> FileObject:
 def rows_name(name: str) -> str:
     """Returns the file's name with the suffix of JSON lines, which OpenAI does not require. Raises InvalidFile."""
     if kind_of(name) not in (None, "jsonl"):
-        raise InvalidFile([Problem("/file", "unknown_kind", f"{name[:80]!r} is not a file of JSON lines")])
+        detail, hint = f"{name[:80]!r} is not a file of JSON lines", "upload JSON lines, in a file such as rows.jsonl"
+        raise InvalidFile([Problem("/file", "unknown_kind", detail, hint)])
     return checked_name(name if kind_of(name) else f"{name}.jsonl")
 
 

@@ -108,7 +108,7 @@ async def _base(services: Services, name: str) -> Base:
     partial_spec = base_models.find(table, name)
     if partial_spec is None:
         names = ", ".join(table) or "none"
-        hint = did_you_mean(name, table) or "the operator adds models in the file of FOOTPLATE_OPENAI_MODELS"
+        hint = did_you_mean(name, table) or "ask the operator to add it to the file of FOOTPLATE_OPENAI_MODELS"
         detail = f"there is no base model {name[:100]!r}; known: {names}, and paths such as models://qwen2.5-0.5b"
         raise UnknownModel(detail, hint=hint, parameter="model")
     return Base(name, partial_spec)
@@ -122,7 +122,9 @@ def _tuned(conn: Connection, project: str, name: ModelName) -> Base:
     if name.step is not None:
         matches = [item.id for item in checkpoints.of_job(conn, row.id) if item.step == name.step]
         if not matches:
-            raise UnknownModel(f"job {row.id} has no checkpoint at step {name.step}", parameter="model")
+            detail = f"job {row.id} has no checkpoint at step {name.step}"
+            hint = f"fine_tuning.jobs.checkpoints.list({row.id!r}) lists those that it has"
+            raise UnknownModel(detail, hint=hint, parameter="model")
         checkpoint = matches[0]
     partial_spec = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
     return Base(name.base, partial_spec, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})

@@ -89,7 +89,7 @@ def check_rows(file: IO[bytes], parameter: str = "file") -> Rows:
     count = 0
     for number, line in _lines(file):
         if number == 1 and line.startswith(PACKED):
-            raise _refused(parameter, "the file is packed: unpack it first")
+            raise _refused(parameter, "the file is compressed: decompress it first")
         try:
             row = _object(line)
             is_format = _format_of(row)
@@ -168,7 +168,7 @@ def _format_of(row: Row) -> Format:
     if "prompt" in row or "completion" in row:
         return "completions"
     needed = "messages; input, preferred_output and non_preferred_output; or prompt and completion"
-    raise _Wrong(f"has none of the formats: it has {_list(row)}, and needs {needed}")
+    raise _Wrong(f"does not have the fields of any format: it has {_list(row)}, and needs {needed}")
 
 
 def _check_chat(row: Row) -> None:
@@ -273,7 +273,7 @@ def main() -> None:
     except InvalidRows as invalid:
         result = {"problem": invalid.problems[0].detail}
     except MemoryError:
-        result = {"problem": "a line needs too much memory: split it"}
+        result = {"problem": "a line of the file needs more memory than its check may use: make that line shorter"}
     json.dump(result, sys.stdout)
 
 

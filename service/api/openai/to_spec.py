@@ -229,7 +229,8 @@ def _method(body: NewFineTuningJob) -> Method:
             detail = f"cannot be used, because method.type is {body.method.type!r}"
             raise _refused(f"method/{name}", "not_its_type", detail, "leave it out")
     if body.method.type == "reinforcement" and body.method.reinforcement is None:
-        raise _refused("method/reinforcement", "missing", "reinforcement needs a grader")
+        detail, hint = "is missing, and method.type is 'reinforcement'", "add method.reinforcement with a grader"
+        raise _refused("method/reinforcement", "missing", detail, hint)
     return body.method
 
 

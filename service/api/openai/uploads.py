@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
@@ -164,8 +165,9 @@ def _ordered(body: CompletedUpload, row: UploadRow, arrived: list[UploadPartRow]
         for index, name in enumerate(body.part_ids)
         if name not in by_id
     ]
-    if not problems and len(set(body.part_ids)) < len(body.part_ids):
-        problems = [Problem("/part_ids", "duplicate_part", "names a part twice")]
+    part, count = Counter(body.part_ids).most_common(1)[0]
+    if not problems and count > 1:
+        problems = [Problem("/part_ids", "duplicate_part", f"names part {part} {count} times", "name each part once")]
     if problems:
         raise InvalidSpec(problems)
     parts = [by_id[name] for name in body.part_ids]
@@ -181,7 +183,7 @@ async def _content(services: Services, part: UploadPartRow) -> AsyncIterator[byt
     if file is None:
         raise NotFound(f"part {part.id} is missing in the artifact store", hint="upload the file again")
     with file:
-        async for piece in in_threads(exactly(file, part.bytes)):
+        async for piece in in_threads(exactly(file, part.bytes, f"part {part.id}")):
             yield piece
 
 

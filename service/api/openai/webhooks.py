@@ -134,7 +134,8 @@ async def test_endpoint(request: Request, webhook: WebhookPath) -> EndpointTeste
     allowed = Allowed.of(services.settings.webhooks_allow)
     answer = await send(row.url, [row.secret], sample.id, now // 1000, sample.body.encode(), allowed)
     if answer.status is None:
-        raise Unanswered(f"the receiver did not answer: {answer.error}", hint="webhooks.update() changes the URL")
+        detail = f"the receiver of webhook {row.id} did not answer: {answer.error}"
+        raise Unanswered(detail, hint="webhooks.update() changes the URL")
     return EndpointTested(webhook_endpoint_id=row.id, event_type=body.event_type, status_code=answer.status)
 
 

@@ -46,7 +46,7 @@ def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) ->
     ("row", "named"),
     [
         ([1], "line 3: is a list"),
-        ({"text": "4"}, "line 3: has none of the formats: it has text"),
+        ({"text": "4"}, "line 3: does not have the fields of any format: it has text"),
         ({"messages": []}, "messages: must be a list with at least one message"),
         ({"messages": [USER, SYSTEM, ANSWER]}, "messages[1]: a system message must come first"),
         ({"messages": [USER, TOOL, ANSWER]}, "messages[1]: a tool message must follow an assistant's tool_calls"),
@@ -103,7 +103,7 @@ def test_one_broken_line_among_many_is_named_by_its_number() -> None:
 
 @pytest.mark.parametrize(
     ("content", "named"),
-    [(b"\n\n", "no rows"), (b"\x1f\x8b\x08", "is packed"), (b'{"a": "\xff"}\n', "line 1: is not UTF-8")],
+    [(b"\n\n", "no rows"), (b"\x1f\x8b\x08", "is compressed"), (b'{"a": "\xff"}\n', "line 1: is not UTF-8")],
 )
 def test_a_file_without_readable_rows_is_refused(content: bytes, named: str) -> None:
     with pytest.raises(InvalidRows, match=named):
