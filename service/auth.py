@@ -96,7 +96,7 @@ class Gatekeeper:
             caller, refused = self._counted(credentials)
         if credentials.is_flood:
             raise HeadersTooLarge(
-                f"a request may have at most {MOST_HEADERS} headers, of at most {LONGEST_HEADER:,} bytes each"
+                f"this request has more than {MOST_HEADERS} headers, or a header of more than {LONGEST_HEADER:,} bytes"
             )
         self._check_host(credentials)
         if method not in SAFE_METHODS:
@@ -183,7 +183,7 @@ class Gatekeeper:
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         if name.lower() not in self._names:
             raise BadHost(
-                f"this service has no key, so it answers on its own machine only, which is not called {host!r}",
+                f"this service works without keys, so the Host header must name its own machine, and is {host!r}",
                 hint="use http://127.0.0.1, or set FOOTPLATE_API_KEY to listen elsewhere",
             )
 

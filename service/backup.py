@@ -36,10 +36,14 @@ def back_up(settings: ServiceSettings, folder: Path) -> None:
     of the copied rows.
     """
     if folder.exists():
-        raise CannotBackUp(f"{folder} exists", hint="name a new folder, because each backup needs its own")
+        raise CannotBackUp(
+            f"cannot back up to {folder}, because it exists",
+            hint="name a new folder, because each backup needs its own",
+        )
     if folder.absolute().is_relative_to(settings.artifacts_path):
         raise CannotBackUp(
-            f"{folder} lies in the artifact store", hint="name a folder beside the store, on the same file system"
+            f"cannot back up to {folder}, because it lies in the artifact store",
+            hint="name a folder beside the store, on the same file system",
         )
     if isinstance(settings.store, Path) and not settings.store.is_dir():
         raise CannotBackUp(

@@ -49,7 +49,7 @@ class TimedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MOST_PIPELINED:
             # This error stops the parser. uvicorn then answers 400 and closes the connection.
-            raise ValueError(f"more than {MOST_PIPELINED} requests before the first is answered")
+            raise ValueError(f"the client sent more than {MOST_PIPELINED} requests before the first was answered")
         super().on_message_begin()
         self._waits_for = "head"
 

@@ -194,9 +194,9 @@ def comma_list(text: str, parameter: str, most: int) -> list[str]:
 def require_known(parameter: str, code: str, names: Iterable[str], known_names: Sequence[str]) -> None:
     """Raises InvalidQuery with every unknown name in a query parameter. `code` is the error code of these problems."""
     word, choices = code.removeprefix("unknown_"), [str(name) for name in known_names]
-    there = f"there is: {', '.join(choices)}"
+    choice_list = f"known: {', '.join(choices)}"
     problems = [
-        Problem(f"/query/{parameter}", code, f"no {word} {name!r}; {there}", did_you_mean(name, choices))
+        Problem(f"/query/{parameter}", code, f"there is no {word} {name!r}; {choice_list}", did_you_mean(name, choices))
         for name in names
         if name not in choices
     ]

@@ -96,7 +96,7 @@ def _tracing(role: str) -> Untraced:
         from service.spans import Tracing
 
         tracing = Tracing(role)
-        traces_log.info("OpenTelemetry traces are sent, as the OTEL_ variables say")
+        traces_log.info("traces are sent, because the OTEL_ variables request them")
     if settings.wrong:
         traces_log.warning("%s", settings.wrong)
     tracing.wrong = settings.wrong
@@ -192,9 +192,11 @@ def _arguments(argv: Sequence[str] | None) -> tuple[str, Path | None]:
     parser.add_argument("role", choices=("api", "control", "all", "migrate", "backup"), help=argparse.SUPPRESS)
     parser.add_argument("folder", type=Path, nargs="?", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
-    if (arguments.role == "backup") != (arguments.folder is not None):
+    if arguments.role == "backup" and arguments.folder is None:
+        parser.error("backup needs the folder to make: python -m service backup FOLDER")
+    if arguments.role != "backup" and arguments.folder is not None:
         parser.error(
-            "backup needs the folder to make, and no other role takes a folder: python -m service backup FOLDER"
+            f"the role {arguments.role!r} takes no folder, and {str(arguments.folder)!r} was given: leave it out"
         )
     return arguments.role, arguments.folder
 

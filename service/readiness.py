@@ -78,7 +78,7 @@ def _of_nodes(cluster: Sequence[NodeRow], now: int) -> Degraded:
     ]
     if silent:
         conditions["silent_nodes"] = (
-            f"stopped reporting without a drain: {', '.join(silent)}; their jobs go on elsewhere"
+            f"these nodes stopped reporting without a drain: {', '.join(silent)}; their jobs go on elsewhere"
         )
     return conditions
 

@@ -52,7 +52,7 @@ class Connection(WebSocketsSansIOProtocol):
         """
         if self.handshake_complete and not self._has_room_for(len(data)):
             self.transport.pause_reading()
-            self.cut(1009, f"a reader may send {MAX_FRAME_BYTES} bytes at once")
+            self.cut(1009, f"the client sent more than {MAX_FRAME_BYTES} bytes at once")
             return
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:

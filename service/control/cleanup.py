@@ -45,11 +45,13 @@ async def prune(state: ControlState) -> None:
     await state.write(lambda conn: prune_rows(conn, now))
     errors = await in_thread(prune_deleted, artifacts, await state.db.read(jobs.deleted))
     for job, error in errors.items():
-        log.warning("the files of the deleted job %s cannot be removed and are tried again: %s", job, error)
+        log.warning("the files of the deleted job %s cannot be removed: %s; control tries again", job, error)
     lost = await state.db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
     late = await in_thread(prune_late, artifacts, lost)
     if late:
-        log.info("removed %d checkpoints that lost attempts had saved and not reported: %s …", len(late), late[0])
+        log.info(
+            "removed %d checkpoints that lost attempts had saved and not reported. The first is %s", len(late), late[0]
+        )
     await in_thread(prune_folders, artifacts)
     ended = await state.db.read(lambda conn: uploads.older_than(conn, now - DAY_MS))
     removed = [

@@ -37,7 +37,7 @@ async def dispatch(state: ControlState) -> None:
         reached(Moment.AFTER_DISPATCH_COMMITS)
     if error is not None:
         memory.send_everything = True
-        raise ConnectionError(f"the start message of node {due[len(sent)].node} cannot be sent: {error}") from error
+        raise ConnectionError(f"the start message to node {due[len(sent)].node} cannot be sent: {error}") from error
 
 
 def _is_due(state: ControlState, row: UnclaimedSource, clock: float) -> bool:

@@ -83,7 +83,10 @@ class Control:
         self._closing.set()
 
     async def _work(self) -> None:
-        log.info("control works on %s", self._settings.database_url.partition("://")[0])
+        log.info(
+            "control is active in this process, with a database of the kind %s",
+            self._settings.database_url.partition("://")[0],
+        )
         self._state.begin()
         self.is_active = True
         tasks = [asyncio.create_task(self._repeat(duty)) for duty in self._duties]

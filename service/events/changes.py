@@ -131,7 +131,7 @@ class Collector:
         if self.job.state.is_terminal:
             return
         self.changes.no += 1
-        text = f"events {first} to {last} of attempt {source.attempt} are lost: the node's journal has no more of them"
+        text = f"events {first} to {last} of attempt {source.attempt} are lost: the node's journal does not have them"
         data = {"message": text, "source": source.source, "from": first, "to": last, "reason": "not_in_journal"}
         self.changes.rows.append(
             EventRow(

@@ -90,12 +90,12 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
         raise ValueError(f"{document['job']!r} is not the id of a job")
     for name in ("attempt", "fence", "source"):
         if type(document[name]) is not int or not 0 <= document[name] <= MAX_INTEGER:
-            raise ValueError(f"{name} must be an integer from 0 to {MAX_INTEGER}, and is {document[name]!r}")
+            raise ValueError(f"`{name}` must be an integer from 0 to {MAX_INTEGER}, and is {document[name]!r}")
     if not isinstance(document["claim"], str) or not isinstance(document["events"], list):
-        raise ValueError("claim or events of a wrong type")
+        raise ValueError("`claim` must be a string, and `events` a list")
     first = document.get("first", 1)
     if type(first) is not int or not 1 <= first <= MAX_SEQ:
-        raise ValueError(f"first must be an integer from 1 to {MAX_SEQ}, and is {first!r}")
+        raise ValueError(f"`first` must be an integer from 1 to {MAX_SEQ}, and is {first!r}")
     # JSON has no infinite numbers. A search for their names is cheaper than walking every value.
     has_wild_numbers = b"NaN" in raw or b"Infinity" in raw
     events = []
@@ -121,14 +121,14 @@ def _parse(raw: bytes) -> Any:
     try:
         return from_json(raw)
     except ValueError:
-        # Slower but more tolerant, because half a surrogate pair in a printed line must not lose the line.
+        # This parser is slower. It accepts half a surrogate pair, so that a printed line with one is not lost.
         return json.loads(raw.decode(errors="replace"))
 
 
 def _seq(event: Any) -> int:
     seq = event.get("seq") if isinstance(event, dict) else None
     if type(seq) is not int or not 1 <= seq <= MAX_SEQ:
-        raise ValueError(f"an event without a usable seq: {seq!r}")
+        raise ValueError(f"`seq` of an event must be an integer from 1 to {MAX_SEQ}, and is {seq!r}")
     return seq
 
 
@@ -136,26 +136,26 @@ def _incoming(event: Any, has_wild_numbers: bool) -> IncomingEvent:
     seq, kind, at, data = _seq(event), event["kind"], event["at"], event.get("data")
     rank, step, epoch = event.get("rank", 0), event.get("step"), event.get("epoch")
     if type(kind) is not str or not _KIND.fullmatch(kind):
-        raise ValueError(f"kind is {kind!r}")
+        raise ValueError(f"`kind` must be a short name in lower case, and is {kind!r}")
     if type(at) is not str or not _AT.fullmatch(at):
-        raise ValueError(f"at is {at!r}")
+        raise ValueError(f"`at` must be a time such as 2026-01-01T12:00:00Z, and is {at!r}")
     if type(rank) is not int or not 0 <= rank < 2**31:
-        raise ValueError(f"rank is {rank!r}")
+        raise ValueError(f"`rank` must be an integer from 0 to {2**31 - 1}, and is {rank!r}")
     if step is not None and (type(step) is not int or not 0 <= step <= MAX_INTEGER):
-        raise ValueError(f"step is {step!r}")
+        raise ValueError(f"`step` must be an integer from 0 to {MAX_INTEGER}, and is {step!r}")
     if epoch is not None:
         epoch = float(epoch)
         if not isfinite(epoch):
-            raise ValueError(f"epoch is {epoch!r}")
+            raise ValueError(f"`epoch` must be a finite number, and is {epoch!r}")
     if data is None:
         data = {}
     if type(data) is not dict:
-        raise ValueError("data is not an object")
+        raise ValueError("`data` must be an object")
     if _is_deeper_than(MAX_DEPTH, data):
-        raise ValueError(f"data is nested more than {MAX_DEPTH} deep")
+        raise ValueError(f"`data` is nested more than {MAX_DEPTH} deep")
     text = _text(data, has_wild_numbers)
     if len(text) > MAX_DATA_BYTES:
-        raise ValueError(f"data is {len(text)} bytes of JSON, more than {MAX_DATA_BYTES}")
+        raise ValueError(f"`data` is {len(text)} bytes of JSON, more than {MAX_DATA_BYTES}")
     return IncomingEvent(seq, rank, kind, at, step, epoch, text, data if kind in INSPECTED else None)
 
 

@@ -45,7 +45,7 @@ def undone(conn: Connection, job_id: JobId, after: int = 0) -> list[Command]:
 
 
 def undone_by_claim(conn: Connection) -> dict[ClaimId, list[Command]]:
-    """Returns the commands of running jobs that are not carried out yet, by the claim of the running attempt."""
+    """Returns the commands of running jobs that are not carried out yet. The keys are claims of running attempts."""
     by_claim: dict[ClaimId, list[Command]] = {}
     for row in conn.execute(_UNDONE_BY_CLAIM):
         by_claim.setdefault(row.claim, []).append(_to_command(row))

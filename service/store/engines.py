@@ -32,7 +32,8 @@ class Engines:
             )
         else:
             raise SettingsError(
-                f"FOOTPLATE_DATABASE names {parsed.drivername!r}. Known: sqlite:///path, postgresql+psycopg://user:password@host/name."
+                f"FOOTPLATE_DATABASE begins with {parsed.drivername!r}, which is not supported. Use sqlite:///path or "
+                "postgresql+psycopg://user:password@host/name."
             )
 
     def dispose(self) -> None:

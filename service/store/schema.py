@@ -68,7 +68,7 @@ def require_current(conn: Connection) -> None:
     revision = _revision(conn)
     if revision != newest():
         what = f"is at version {revision}" if revision else "has no tables of Footplate"
-        raise SettingsError(f"the database {what}, this service needs {newest()}: {_remedy(revision)}")
+        raise SettingsError(f"the database {what}, and this service needs version {newest()}: {_remedy(revision)}")
 
 
 def _remedy(version: str | None) -> str:

@@ -144,11 +144,11 @@ catalogues = Table(
     Column("created_at", BigInteger, nullable=False),
 )
 
-# Bundles belong to one project each. Equal bytes of two projects are two rows and one file.
+# Each row belongs to one project. Equal bundles of two projects are two rows, and one file in the artifact store.
 bundles = table_of("bundles", rows.BundleRow, ("project", "sha256"))
 Index("ix_bundles_project", bundles.c.project, bundles.c.created_at, bundles.c.sha256)
 
-# Files belong to one project each, like bundles. Equal bytes of two projects are one file.
+# As with bundles, each row belongs to one project. Two projects that upload equal bytes share the stored content.
 files = table_of("files", rows.FileRow, ("project", "id"))
 Index("ix_files_project", files.c.project, files.c.created_at, files.c.id)
 

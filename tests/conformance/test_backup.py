@@ -199,7 +199,7 @@ def test_a_file_system_without_hard_links_gets_copies(home: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("settings", "to", "said"),
     [
-        ({}, "home", "home exists"),
+        ({}, "home", "home, because it exists"),
         ({}, "home/artifacts/backup", "lies in the artifact store"),
         ({"artifacts": Path("/nowhere")}, "b", "artifact store /nowhere does not exist"),
         ({"database": "sqlite:////nowhere/footplate.db"}, "b", "database /nowhere/footplate.db"),
@@ -220,7 +220,10 @@ def test_a_failed_backup_names_the_reason_and_leaves_nothing(
 
 
 def test_only_the_backup_command_takes_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["backup"], ["all", "b"]):
+    for arguments, said in (
+        (["backup"], "python -m service backup FOLDER"),
+        (["all", "b"], "the role 'all' takes no folder, and 'b' was given"),
+    ):
         with pytest.raises(SystemExit):
             main(arguments)
-        assert "python -m service backup FOLDER" in capsys.readouterr().err
+        assert said in capsys.readouterr().err

@@ -19,7 +19,7 @@ TABLES = ("jobs", "attempts", "sources", "events", "nodes", "checkpoints")
 
 
 def works(control: Process) -> bool:
-    return "control works on" in control.output
+    return "control is active" in control.output
 
 
 @pytest.mark.fault(8, without="one control at a time", red="two controls work at once")
