@@ -82,7 +82,10 @@ def run_resume(options: Options) -> int:
         return _each(options, lambda job: job.resume(**wanted))
     if wanted:
         option_names = ", ".join("--" + name.replace("_", "-") for name in wanted)
-        raise UsageError(f"cannot be combined with filters: {option_names}", hint="leave them out, or name the jobs")
+        raise UsageError(
+            f"{option_names} cannot be combined with filters",
+            hint=f"leave {option_names} out, or name the jobs instead of filtering",
+        )
     return _bulk(options, "resume")
 
 

@@ -74,7 +74,9 @@ def _examine(client: Client) -> Iterator[Finding]:
         yield Finding("service", False, sentence(error))
         return
     is_there = health.status != "unavailable"
-    yield Finding("service", is_there, f"{client.url} answers" + ("" if is_there else ", and is unavailable"))
+    yield Finding(
+        "service", is_there, f"{client.url} answers" + ("" if is_there else ", but reports that it is unavailable")
+    )
     yield from _subsystems(health)
     yield from _rights(client)
     yield _key(client)

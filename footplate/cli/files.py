@@ -115,7 +115,7 @@ def _require_no_other(folder: Path, job: str) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         if (other := (folder / JOB_FILE).read_text().strip()) != job:
             raise UsageError(
-                f"{folder} has the outputs of {other[:60]}", hint=f"name another folder: -o {folder}/{job}"
+                f"{folder} already holds the outputs of {other[:60]}", hint=f"name another folder: -o {folder}/{job}"
             )
 
 

@@ -95,7 +95,9 @@ def read(word: str, changes: list[str]) -> dict[str, Any]:
     """Returns the spec in a file, on stdin or in the word itself, with the values of `--set`."""
     spec = _parsed(word)
     if not isinstance(spec, dict):
-        raise UsageError(f"{word[:500]!r} holds no spec, because a spec is an object", hint=f"for example {EXAMPLE}")
+        raise UsageError(
+            f"{word[:500]!r} does not hold a spec: a spec must be an object", hint=f"for example {EXAMPLE}"
+        )
     for change in changes:
         put(spec, change)
     return spec

@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from footplate.components.hf_processors import SAVE_AS_FAST
 from footplate.contract.conversations import Message, learned
 from footplate.contract.errors import NotBuildable
 from footplate.trainer.losses.labels import IGNORE
 
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_ON_ALL_TOKENS = 'train on all tokens ("learn": "all" in the map chat, or "assistant_only_loss": false in trl/sft)'
 _OTHERWISE = (
-    "put {% generation %} … {% endgeneration %} around the assistant's words in chat_template, or train on all words"
+    "put {% generation %} … {% endgeneration %} around the assistant's words in chat_template, or " + _ON_ALL_TOKENS
 )
 
 
@@ -41,7 +43,7 @@ class AnswerTokens:
             raise NotBuildable(
                 "the assistant's tokens cannot be found, because this tokenizer has no tokenizer.json and does not "
                 "report where a token stands in the text",
-                hint="convert the tokenizer, or train on all words",
+                hint=f"{SAVE_AS_FAST}, or {_ON_ALL_TOKENS}",
             )
         self._tokenizer, self._template = tokenizer, template
         self._stops = tuple(filter(None, map(str, tokenizer.added_tokens_decoder.values())))
@@ -79,7 +81,7 @@ class AnswerTokens:
         if indices != answers and marked != len(answers):
             raise UnusableChat(
                 f": the chat template marks {marked} parts in {len(answers)} messages of the assistant, so the part of "
-                "a message with weight 0 cannot be found"
+                "a message with weight 0 cannot be found; mark one part in each of these messages"
             )
         wanted = iter([index in indices for index in answers] if indices != answers else [True] * marked)
         counts: list[bool] = []

@@ -125,7 +125,7 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         if self.average.keys() != weights.keys():
             raise ValueError(
                 "ema: the checkpoint has averages of other parameters than this job trains: load its weights only, "
-                'with "mode": "weights"'
+                'with "mode": "weights" in resume_from'
             )
         self.average = {name: self.average[name].to(value.device) for name, value in weights.items()}
         self._weights, self._model = list(weights.values()), kwargs["model"]

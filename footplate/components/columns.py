@@ -13,9 +13,10 @@ from footplate.contract.errors import did_you_mean
 def renamed(names: dict[str, str], rows: list[Row]) -> list[Row]:
     _require(names, rows)
     for at, row in enumerate(rows):
-        taken = [new for old, new in names.items() if new in row and new not in names and new != old]
-        if taken:
-            raise BadRow(at, f"there is already a column {taken[0]!r}", hint="drop it first")
+        taken = [(old, new) for old, new in names.items() if new in row and new not in names and new != old]
+        for old, new in taken:
+            detail = f"column {old!r} cannot be renamed to {new!r}, because there is already a column {new!r}"
+            raise BadRow(at, detail, hint=f"drop {new!r} first, by the map drop")
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 

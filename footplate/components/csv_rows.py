@@ -58,11 +58,14 @@ class CsvRows(Lines):
 
     def _learn_names(self, header: list[str], path: Path) -> None:
         if len(set(header)) != len(header):
-            raise DatasetError(f"{path}: the first line names a column twice", hint="name all columns in columns")
+            twice = next(name for name in header if header.count(name) > 1)
+            raise DatasetError(
+                f"{path}: the first line names the column {twice!r} twice",
+                hint="set the argument columns to the names of all columns",
+            )
         if self.columns is not None and header != self.columns:
             raise DatasetError(
-                f"{path} has other columns than the file before it: {', '.join(header)}, and not "
-                f"{', '.join(self.columns)}"
+                f"{path} has the columns {', '.join(header)}, but the file before it has {', '.join(self.columns)}"
             )
         self.columns = header
 

@@ -88,7 +88,8 @@ def _made(
             **options,
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise NotBuildable(f"the model cannot be made: {first_line(error)}") from error
+        what = "a new model" if path is None else f"the model in {_called(Path(path))}"
+        raise NotBuildable(f"{what} cannot be made: {first_line(error)}") from error
     except RuntimeError as error:
         if "size mismatch" not in str(error) and "ignore_mismatched_sizes" not in str(error):
             raise
@@ -223,7 +224,9 @@ def _under_config_names(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
     for name, value in changes.items():
         if name not in valid_names:
             plain = [valid_name for valid_name in valid_names if not valid_name.startswith("_")]
-            raise NotBuildable(f"the config of a {config.model_type} has no {name!r}", hint=did_you_mean(name, plain))
+            raise NotBuildable(
+                f"the config of a {config.model_type} has no field {name!r}", hint=did_you_mean(name, plain)
+            )
         own = config.attribute_map.get(name, name)
         values[own] = {int(at): label for at, label in value.items()} if name == "id2label" else value
     return values
@@ -247,8 +250,9 @@ def _require_safetensors(folder: Path) -> None:
     pickled = [name for name in there if name.endswith(PICKLED)]
     if pickled:
         raise NotBuildable(
-            f"{_called(folder)} holds its weights as {', '.join(pickled[:3])}: opening one may run code in it",
-            hint="load them where you trust them, and write safetensors with save_pretrained",
+            f"{_called(folder)} holds its weights only in {', '.join(pickled[:3])}. Such files are not opened, "
+            "because that could run code in them",
+            hint="load them on a machine where you trust them, and write safetensors with save_pretrained",
         )
     raise NotBuildable(
         f"{_called(folder)} holds no weights",
@@ -263,7 +267,7 @@ def _require_rows_for_every_token(model: Any, processor: Any) -> None:
     if tokens > rows:
         raise NotBuildable(
             f"the tokenizer has {tokens} tokens, but the model has {rows} embeddings: they do not belong together",
-            hint='name the tokenizer that belongs to the model, or config: {"vocab_size": …} for a new one',
+            hint="name the tokenizer that belongs to the model, or leave vocab_size out of the config of a new model",
         )
     if model.config.pad_token_id is None and processor.pad_token_id is not None:
         # Models that classify find the end of a text by the pad token.
@@ -289,7 +293,7 @@ def _with_adapter(model: Any, head: str, options: dict[str, Any]) -> Any:
     for name in config:
         if name not in _LORA:
             names = ", ".join(sorted({*_LORA, _MERGE}))
-            raise NotBuildable(f"peft: LoRA has no {name!r}. Known: {names}", hint=did_you_mean(name, _LORA))
+            raise NotBuildable(f"peft: LoRA has no option {name!r}. Known: {names}", hint=did_you_mean(name, _LORA))
     if not isinstance(options.get(_MERGE, False), bool):
         raise NotBuildable(f"peft: {_MERGE} must be true or false; true merges the adapter into the model at the end")
     try:

@@ -60,6 +60,10 @@ def _known(made: Any, token: str) -> str:
     return token
 
 
+SAVE_AS_FAST = "save it with tokenizer.json: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+"""The hint for a tokenizer that does not report the positions of its tokens."""
+
+
 def require_tokenizer(processor: Any, who: str) -> None:
     if not callable(getattr(processor, "convert_tokens_to_ids", None)):
         raise NotBuildable(

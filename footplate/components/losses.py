@@ -27,7 +27,7 @@ class LogitsLoss:
 
     def __call__(self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         if labels is None:
-            raise ValueError("the loss compares logits with labels, but the batch has no key labels")
+            raise ValueError("the loss compares logits with labels, but the batch has no `labels`")
         if isinstance(outputs, Mapping) and "logits" not in outputs:
             raise ValueError(f"the loss needs a model's logits, but this model returned: {', '.join(outputs)}")
         logits = logits_of(outputs)
@@ -148,7 +148,7 @@ def _alike(name: str, logits: Tensor, labels: Tensor) -> Tensor:
         logits = logits.squeeze(-1)
     if logits.shape != labels.shape:
         raise ValueError(
-            f"{name} compares number by number: logits have the shape {tuple(logits.shape)}, labels "
+            f"{name} needs logits and labels of the same shape: logits have the shape {tuple(logits.shape)}, labels "
             f"{tuple(labels.shape)}"
         )
     return logits

@@ -7,6 +7,7 @@ before training, because a block depends on all rows before it. Maps over stream
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 from footplate.components.answer_tokens import AnswerTokens
 from footplate.components.chunking import Chunks
 from footplate.components.columns import Labels, dropped, kept, renamed
-from footplate.components.hf_processors import require_tokenizer
+from footplate.components.hf_processors import SAVE_AS_FAST, require_tokenizer
 from footplate.components.rows import Mapped, Row, is_stream, require_rows
 from footplate.components.streams import ChunkedStream, MappedStream
 from footplate.components.tokenizing import Tokenize, TokenizeAnswers, TokenizeChat, TokenizeWords
@@ -55,7 +56,10 @@ def tokenize_words(
     """Turns lists of words into tokens, and labels of words into labels of tokens."""
     require_tokenizer(processor, "tokenize-words")
     if not getattr(processor, "is_fast", False):
-        raise NotBuildable("tokenize-words needs a tokenizer with tokenizer.json: this one does not report words")
+        raise NotBuildable(
+            "tokenize-words needs a tokenizer with tokenizer.json: this one does not report the words of its tokens",
+            hint=SAVE_AS_FAST,
+        )
     return mapped(rows, TokenizeWords(processor, column, labels, max_length, label_every_piece))
 
 
@@ -75,7 +79,8 @@ def answers(
     require_tokenizer(processor, "answers")
     if not getattr(processor, "is_fast", False):
         raise NotBuildable(
-            "answers needs a tokenizer with tokenizer.json: this one does not report the positions of tokens"
+            "answers needs a tokenizer with tokenizer.json: this one does not report the positions of its tokens",
+            hint=SAVE_AS_FAST,
         )
     return mapped(rows, TokenizeAnswers(processor, question, context, column, max_length))
 
@@ -123,8 +128,10 @@ def chat(
 
 def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new ones"]) -> Any:
     """Renames columns, and keeps all others."""
-    if len(set(columns.values())) != len(columns):
-        raise NotBuildable("rename: two columns would get one name")
+    if taken := [name for name, count in Counter(columns.values()).items() if count > 1]:
+        raise NotBuildable(
+            f"rename: two columns would both be called {taken[0]!r}", hint="give each column its own name"
+        )
     return mapped(rows, partial(renamed, dict(columns)))
 
 
@@ -155,7 +162,7 @@ def labels(
     if not numbers:
         raise NotBuildable(
             "labels: the numbers of the classes are not known",
-            hint='name them: {"use": "labels", "args": {"names": […]}}, or labels of the model',
+            hint='name them: {"use": "labels", "args": {"names": […]}}, or set labels in the args of the model',
         )
     if names is not None:
         name_classes(config, names, numbers_of_model)
@@ -166,7 +173,8 @@ def name_classes(config: Any, names: list[str], existing: dict[str, int]) -> Non
     """Stores class names in a model's config. Raises NotBuildable if `existing`, the names it already has, differ."""
     numbers = {name: at for at, name in enumerate(names)}
     if len(numbers) != len(names):
-        raise NotBuildable("labels: a name is in `names` twice")
+        twice = next(name for name in names if names.count(name) > 1)
+        raise NotBuildable(f"labels: the argument names has {twice!r} twice", hint="name each class once")
     if existing and existing != numbers:
         own = ", ".join(sorted(existing, key=existing.__getitem__))
         raise NotBuildable(
@@ -177,7 +185,7 @@ def name_classes(config: Any, names: list[str], existing: dict[str, int]) -> Non
     if classes is not None and classes < len(names):
         raise NotBuildable(
             f"labels: there are {len(names)} names, and the model has {classes} classes",
-            hint=f"give the model num_labels: {len(names)}, or labels",
+            hint=f"set num_labels to {len(names)}, or labels to these names, in the args of the model",
         )
     if config is not None and classes == len(names):
         config.id2label, config.label2id = dict(enumerate(names)), numbers

@@ -37,12 +37,13 @@ def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, 
     if not splits:
         raise DatasetError(
             f"{folder.name} has no data file: it is neither a folder of save_to_disk nor a dataset's repository",
-            hint=f"in Python: datasets.load_dataset(…).save_to_disk(folder); or files of {', '.join(SUFFIXES)}",
+            hint="write it with datasets.load_dataset(…).save_to_disk(folder) in Python, or put data files into it: "
+            f"{', '.join(SUFFIXES)}",
         )
     if split is None and len(splits) == 1:
         (split,) = splits
     if split is None or split not in splits:
-        problem = "needs a split" if split is None else f"has no split {split!r}"
+        problem = "needs the argument split" if split is None else f"has no split {split!r}"
         raise DatasetError(
             f"the dataset {problem}; its splits are: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
         )
@@ -107,7 +108,7 @@ def _of_card(folder: Path, configs: list[dict[str, Any]], wanted: str | None) ->
     usual = [name for name, config in names.items() if config.get("default") or name == "default" or len(names) == 1]
     name = wanted or next(iter(usual), None)
     if name is None or name not in names:
-        problem = "needs a config" if name is None else f"has no config {name!r}"
+        problem = "needs the argument config" if name is None else f"has no config {name!r}"
         raise DatasetError(
             f"the dataset {problem}; its configs are: {', '.join(names)}", hint=did_you_mean(name or "", names)
         )

@@ -106,7 +106,10 @@ def _dataset(rows: Any) -> Any:
 
 
 def _loss(model: Any, name: str, args: dict[str, Any]) -> Any:
-    """Makes a loss of sentence-transformers. An argument `loss`, as of MatryoshkaLoss, names an inner loss."""
+    """Makes a loss of sentence-transformers.
+
+    Some losses, such as MatryoshkaLoss, have an argument `loss`, which names an inner loss.
+    """
     losses: Any = import_module(f"{LIBRARY}.losses")
     if name not in (names := loss_names()):
         raise NotBuildable(f"sentence-transformers has no loss {name!r}", hint=did_you_mean(name, names))

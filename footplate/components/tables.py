@@ -132,7 +132,7 @@ def _split(folder: Path, split: str | None) -> Path:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{folder.name}/dataset_dict.json cannot be read: {error}") from error
     if split not in splits:
-        problem = "needs a split" if split is None else f"has no split {split!r}"
+        problem = "needs the argument split" if split is None else f"has no split {split!r}"
         raise DatasetError(
             f"{folder.name} {problem}; its splits are: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
         )

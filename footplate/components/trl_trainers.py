@@ -88,7 +88,7 @@ class TrlTrainer:
         except ValueError as error:
             raise NotBuildable(f"TRL's {self.name}Trainer refuses the job: {error}") from error
         sets, own_sets = _parted(parts.eval)
-        # TRL puts a new adapter in itself, so it gets the model without the adapter, and the adapter's config.
+        # TRL adds a new adapter to the model, so it gets the model without one, and the adapter's config.
         adapters = getattr(parts.model, "peft_config", None)
         model = parts.model.unload() if adapters else parts.model
         arguments: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Checks bundles, which are zips of users' code, and finds the names of a spec in them.
+"""Checks bundles, which are zips of users' code, and finds in them the modules and scripts that a spec names.
 
 Nothing is unpacked here. The service checks a bundle before it stores it, and a node before it unpacks it.
 """
@@ -212,7 +212,7 @@ def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> It
             return
 
 
-# Names of a spec in its bundle
+# The modules and scripts that a spec names
 
 
 def modules(paths: Iterable[str]) -> list[str]:
@@ -232,7 +232,7 @@ def modules(paths: Iterable[str]) -> list[str]:
 
 
 def missing_in(spec: JobSpec, paths: Iterable[str]) -> list[Problem]:
-    """Returns a problem for each name of a spec that is not among its bundle's files."""
+    """Returns a problem for each module or script that the spec names and its bundle lacks."""
     there = list(paths)
     known_modules = modules(there)
     problems = []

@@ -76,7 +76,8 @@ class OpenEnum:
         described = TypeAdapter(self.words).core_schema
         if not isinstance(self.words, type):
             return handler(described)
-        # pydantic's own name for the enum is used, so that all fields with this enum share one schema of the document.
+        # pydantic's own name for the enum is used, so that all fields with this enum share one schema in the OpenAPI
+        # document.
         reference = f"{self.words.__module__}.{self.words.__qualname__}:{id(self.words)}"
         named: Any = {**described, "ref": reference}
         return handler(core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [named]))

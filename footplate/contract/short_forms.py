@@ -63,7 +63,8 @@ class LongForm:
     def locate(self, pointer: str) -> str:
         """Returns the pointer into the request body for a pointer into the long form.
 
-        A value inside a short form gets the pointer of the short form. A field that the body lacks gets a pointer, too.
+        A value inside a short form gets the pointer of the short form: `/model/use` of `"model": "toy/mlp"` becomes
+        `/model`. A field that the body lacks, such as `/data`, keeps its pointer.
         """
         for long, short in self.origins.items():
             if pointer == long or pointer.startswith(long + "/"):

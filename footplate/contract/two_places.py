@@ -142,11 +142,14 @@ def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Probl
     if not isinstance(value, bool) or not isinstance(data, dict | None):
         return None
     is_set = bool(data and (data.get(field) or (field == "eval" and data.get("split"))))
-    return None if value == is_set else _disagree(name, f"/data/{field} is {'' if is_set else 'not '}given", value)
+    if value == is_set:
+        return None
+    place = f"/data/{field} is {'' if is_set else 'not '}set"
+    return _disagree(name, place, value, hint=f"leave {name} out: the spec's data decides")
 
 
-def _disagree(name: str, place: str, value: Any) -> Problem:
-    return Problem(f"/training/{name}", "disagreement", f"says {_short(value)}, but {place}", "keep one of the two")
+def _disagree(name: str, place: str, value: Any, *, hint: str = "keep one of the two") -> Problem:
+    return Problem(f"/training/{name}", "disagreement", f"says {_short(value)}, but {place}", hint)
 
 
 def _short(value: Any) -> str:

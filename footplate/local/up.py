@@ -76,7 +76,7 @@ class Launcher:
             say(f"starting Redis, the service and {nodes}. A node imports torch, which may take a minute.")
         self.start_redis()
         self.start_service()
-        # The nodes start after the service answers, because importing torch takes all of two cores.
+        # The nodes start after the service answers, because importing torch keeps two cores fully busy.
         self.start_nodes()
         self.wait_for_components()
         record_holder(self.home, self.url)

@@ -120,7 +120,11 @@ class _Builder:
         """Returns a dataset whose rows the Trainer can batch. Raises NotBuildable for one that evaluates itself."""
         rows = self.dataset(component)
         if isinstance(rows, OwnEvaluation):
-            raise NotBuildable(f"data.{field} cannot be {component and component.use}", hint="name it in data.eval")
+            use = component and component.use
+            raise NotBuildable(
+                f"data.{field} cannot be {use}, which evaluates by itself and has no rows",
+                hint=f"name {use} in data.eval",
+            )
         return rows
 
     def mapped(self, rows: Any) -> Any:

@@ -2,7 +2,8 @@
 
     order -> folder, GPUs, limits -> spec -> parts -> Trainer -> checkpoint to continue from -> train -> outputs
 
-The process inherits a socket for events, a byte that stops it, and stdout. It has no access to queue, Redis and keys.
+The process inherits a socket for events, memory with a byte that tells it to stop, and stdout. It has no access to
+queue, Redis and keys.
 """
 
 from __future__ import annotations

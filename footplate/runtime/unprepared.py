@@ -21,7 +21,10 @@ from footplate.contract.errors import OwnCodeError
 
 
 class PreparedCheck:
-    """Checks model, loader and optimizer at an optimizer's first step, and its scheduler at the second step."""
+    """Raises OwnCodeError if a loop did not pass its model, loader, optimizer or scheduler to Accelerator.prepare.
+
+    The first three are checked at an optimizer's first step, its scheduler at the second step.
+    """
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator

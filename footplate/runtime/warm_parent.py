@@ -272,7 +272,7 @@ class WarmParent:
 
 
 def _send(supervisor: socket.socket, message: BaseModel) -> None:
-    # The end of a supervisor is noticed by its connection, not here.
+    # The end of a supervisor is noticed when its connection closes, not here.
     with suppress(OSError):
         supervisor.send(message.model_dump_json().encode(), socket.MSG_DONTWAIT)
 

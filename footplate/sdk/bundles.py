@@ -23,7 +23,10 @@ _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 
 
 class AsyncBundles:
-    """Bundles: `"code": {"bundle": (await client.bundles.upload("my_folder")).sha256}`."""
+    """The bundles of code on the service. A spec names one by its sha256.
+
+    For example `"code": {"bundle": (await client.bundles.upload("my_folder")).sha256}`.
+    """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire

@@ -251,7 +251,7 @@ def epoch_batches(
         return iter(shorter)
     rest: Iterator[Any] = iter(loader)
     if skip:
-        log.warning("this data cannot start at a position: reading and dropping %d batches", skip)
+        log.warning("%d batches are read and dropped, because this data cannot start at a later position", skip)
         for _ in islice(rest, skip):
             pass
     return rest

@@ -69,7 +69,7 @@ class SaveFailed:
 
 def warn_that_saving_failed(failed: SaveFailed) -> None:
     what_next = "training continues" if failed.will_go_on else "training stops"
-    log.warning("%s (%d in a row): %s", failed.error, failed.failures_in_a_row, what_next)
+    log.warning("%s (failed saves in a row: %d): %s", failed.error, failed.failures_in_a_row, what_next)
 
 
 @dataclass

@@ -54,7 +54,8 @@ def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor 
     if divides is False:
         log.warning(
             "%s takes num_items_in_batch but does not divide its loss by it: each micro-batch's loss is weighted by "
-            "its share of the step's labels. Trainer.loss_is_scaled_for_ga = True adds them up, as transformers does",
+            "its share of the step's labels. With Trainer.loss_is_scaled_for_ga = True, losses are added up without "
+            "weights, as in transformers",
             type(trainer.model).__name__,
         )
     return divides

@@ -95,7 +95,8 @@ def count_tokens(trainer: Trainer, batch: Any) -> None:
             "main_input_name on the model's class"
         )
     pad = getattr(trainer.processing_class, "pad_token_id", None)
-    if trainer.args.include_num_input_tokens_seen != "non_padding":  # "all", or True if a script set it later
+    # The argument is "non_padding" or "all" here, or True if a script set it after the arguments were made.
+    if trainer.args.include_num_input_tokens_seen != "non_padding":
         count = tokens.numel()
     elif "attention_mask" in batch:
         count = int(batch["attention_mask"].sum())

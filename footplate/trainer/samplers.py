@@ -53,7 +53,7 @@ class LengthGroupedSampler(Sampler[int]):
         generator: torch.Generator | None = None,
     ) -> None:
         if dataset is None and lengths is None:
-            raise ValueError("grouping by length needs lengths, or a dataset whose samples can be measured")
+            raise ValueError("LengthGroupedSampler groups samples by their lengths: pass lengths, or the dataset")
         self.batch_size, self.generator = batch_size, generator
         self.lengths = lengths_of(dataset, model_input_name) if lengths is None else [int(length) for length in lengths]
 
@@ -253,7 +253,8 @@ class Batches(Sampler[list[int]]):
         batch = order[start : start + self.batch_size]
         batch = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
         if self.shard.evens and len(batch) < self.batch_size:
-            # Continues from the beginning, several times if the data is smaller than one round.
+            # The batch is filled up from the beginning of the data. Data smaller than the batches of all processes is
+            # repeated several times.
             places = range(max(start, len(order)), start + self.batch_size)
             batch += [int(order[place % len(order)]) for place in places]
         return batch

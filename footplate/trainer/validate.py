@@ -60,7 +60,7 @@ def _optimizers(trainer: Trainer) -> None:
         raise ValueError("optimizers and optimizer_cls_and_kwargs both set the optimizer: pass one of them")
     if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
         raise ValueError(
-            "a model_init makes a new model for every run, but optimizers= was made for another one: override "
+            "optimizers= cannot be combined with model_init, which makes a new model for every run: override "
             "create_optimizer, or pass optimizer_cls_and_kwargs"
         )
     has_own_loss = "training_step" in trainer._footplate.overrides or "compute_loss" in trainer._footplate.overrides
@@ -104,8 +104,8 @@ def _require_exact_loss(trainer: Trainer, watched: str) -> None:
     may_add = trainer.compute_metrics is not None or "evaluate" in overrides or "evaluation_loop" in overrides
     if own and not may_add and watched_metric(trainer.args).endswith("_loss_exact"):
         raise ValueError(
-            f"metric_for_best_model is {watched!r}, but {type(trainer).__name__} overrides {own[0]}, and the labels "
-            "that its loss counts are not known: use loss"
+            f"metric_for_best_model is {watched!r}, the mean loss per label, but {type(trainer).__name__} overrides "
+            f'{own[0]}, so the number of labels in its loss is not known: set metric_for_best_model to "loss"'
         )
 
 

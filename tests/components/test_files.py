@@ -63,7 +63,7 @@ def test_several_csv_files_are_read_as_one_if_their_columns_agree(tmp_path: Path
     [
         ("x,y\n1,2\n3\n", r"a\.csv, line 3: 1 values, but there are 2 columns: x, y"),
         ('x,y\n1,"2\n', r"a\.csv, line 2: "),
-        ("x,x\n1,2\n", "names a column twice"),
+        ("x,x\n1,2\n", "names the column 'x' twice"),
         ("x,y\n", r"there is no row in a\.csv"),
         ("", r"there is no row in a\.csv"),
     ],
@@ -150,7 +150,7 @@ def test_a_folder_saved_by_the_datasets_library_is_read() -> None:
 @pytest.mark.parametrize(
     ("path", "split", "says"),
     [
-        (SAVED, None, "needs a split; its splits are: train, test"),
+        (SAVED, None, "needs the argument split; its splits are: train, test"),
         (SAVED, "tain", "has no split 'tain'; its splits are: train, test"),
         (f"{SAVED}/test", "test", "holds one dataset and no splits"),
         (str(Path(SAVED).parent), None, "is neither a folder of save_to_disk nor a dataset"),

@@ -78,8 +78,8 @@ def test_an_ignored_class_gives_no_gradient() -> None:
     [
         ("cross_entropy", {}, NUMBERS, "needs a class, a whole number"),
         ("cross_entropy", {"weights": [1.0]}, CLASSES, "has 1 weights, but the model has 3 classes"),
-        ("mse", {}, torch.ones(4), "compares number by number"),
-        ("bce", {}, None, "the batch has no key labels"),
+        ("mse", {}, torch.ones(4), "needs logits and labels of the same shape"),
+        ("bce", {}, None, "the batch has no `labels`"),
     ],
 )
 def test_labels_that_a_loss_cannot_compare_are_refused(name: str, args: dict[str, Any], labels: Any, told: str) -> None:

@@ -139,7 +139,7 @@ def test_pickled_weights_are_refused_by_name(bert: Path, tmp_path: Path) -> None
 
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
 
-    with pytest.raises(NotBuildable, match=r"pytorch_model\.bin: opening"):
+    with pytest.raises(NotBuildable, match=r"only in pytorch_model\.bin\. Such files are not opened"):
         hf_models.masked_lm(None, path=str(tmp_path))
 
 
@@ -199,8 +199,8 @@ def test_only_the_adapter_and_the_new_head_are_trained(bert: Path) -> None:
 @pytest.mark.parametrize(
     ("peft", "says"),
     [
-        ({"rank": 2}, r"LoRA has no 'rank'\. Known: .*, r, "),
-        ({"base_model_name_or_path": "/etc"}, "LoRA has no 'base_model_name_or_path'"),
+        ({"rank": 2}, r"LoRA has no option 'rank'\. Known: .*, r, "),
+        ({"base_model_name_or_path": "/etc"}, "LoRA has no option 'base_model_name_or_path'"),
         ({"r": 2, "target_modules": ["nothing"]}, "peft cannot put this adapter into the model"),
         ({"r": 0, "target_modules": ["query"]}, "peft cannot put this adapter into the model"),
         ({"r": 2, "merge": "yes"}, "peft: merge must be true or false"),

@@ -53,7 +53,7 @@ def test_splits_are_found_by_the_names_of_files_and_folders(tmp_path: Path) -> N
     assert numbers(path, split="train") == [1, 2]
     assert numbers(path, split="validation") == [3]
     assert numbers(path, split="test", offset=0, limit=1) == [4]
-    with pytest.raises(DatasetError, match="needs a split; its splits are: train, validation, test"):
+    with pytest.raises(DatasetError, match="needs the argument split; its splits are: train, validation, test"):
         files.dataset(path=path)
 
 

@@ -189,7 +189,7 @@ def fill(config: Config, args: TrainingArguments, *, per_process: int, world: in
         ("bf16.enabled", args.bf16, "bf16"),
     )
     differ = [difference for answer in asked if (difference := _match(config, *answer)) is not None]
-    # The Trainer makes this Adam itself, from arguments that now equal those of the config.
+    # The Trainer makes this optimizer, an Adam, itself. Its arguments were compared with the config above.
     config.pop("optimizer", None)
     return differ
 

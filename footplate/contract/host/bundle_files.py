@@ -59,10 +59,13 @@ def unpack(sha256: str, artifacts: Path, scratch: Path) -> Bundle:
                 for entry in entries:
                     _unpack_one(packed, entry.path, folder / entry.path)
     except FileChanged as error:
-        raise OwnCodeError(f"bundle {error}", hint="DELETE the bundle, and POST the zip again") from error
+        raise OwnCodeError(
+            f"bundle {error}", hint=f"DELETE /bundles/{sha256}, POST the zip to /bundles again, then resume the job"
+        ) from error
     except FileNotFoundError as error:
         raise OwnCodeError(
-            f"bundle {sha256} is not in the artifact store", hint="POST the same zip again, then resume the job"
+            f"bundle {sha256} is not in the artifact store",
+            hint="POST the same zip to /bundles again, then resume the job",
         ) from error
     except InvalidBundle as error:
         raise OwnCodeError(f"bundle {sha256} cannot be used: {error.message}") from error

@@ -98,7 +98,8 @@ class Leftovers:
     """The processes below this one that no supervisor waits for, such as the children of a dead training.
 
     Each `turn()` lists them repeatedly and stops all that run, because a stopped process cannot fork. When none of them
-    runs, all are killed. Processes that escaped are found in the next turn, because no process can leave its ancestors.
+    runs, all are killed. Processes that escaped are found in the next turn, because the children of a dead process
+    become children of this one.
     """
 
     def __init__(self, is_ours: Callable[[int], bool]) -> None:

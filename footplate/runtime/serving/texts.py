@@ -300,8 +300,9 @@ class Texts:
         if not self._is_encoder_decoder and len(tokens) > 1 and tokens[-1] == getattr(tokenizer, "eos_token_id", None):
             tokens = tokens[:-1]
         rows = self._loaded.base.get_input_embeddings().weight.shape[0]
-        if any(not 0 <= token < rows for token in tokens):
-            raise CannotAnswer(f"the prompt has a token outside of 0 to {rows - 1}", code="bad_token")
+        if unknown := [token for token in tokens if not 0 <= token < rows]:
+            detail = f"the prompt has the token {unknown[0]}, but this model's tokens are 0 to {rows - 1}"
+            raise CannotAnswer(detail, code="bad_token")
         if not tokens:
             first = getattr(tokenizer, "bos_token_id", None)
             first = getattr(tokenizer, "eos_token_id", None) if first is None else first

@@ -86,9 +86,7 @@ class NamedOptimizers(Optimizer):
             for spec, parameters in zip(specs, parameters_of(model, specs), strict=True)
         ]
         if not any(member.is_main for member in self._members):
-            raise ValueError(
-                "none of the optimizers has the main loss: leave out the argument loss of the optimizer that has it"
-            )
+            raise ValueError("none of the optimizers has the main loss: leave out the argument loss of one of them")
         self.defaults = {}
         self._with_output_loss = [
             member for member in self._members if isinstance(member.spec.loss, str) and member.method is None

@@ -52,7 +52,7 @@ class NamedOptimizer:
 
 
 def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[list[nn.Parameter]]:
-    """Returns the parameters of each optimizer. One error lists all problems with the patterns."""
+    """Returns the parameters of each optimizer. One error lists all problems with the patterns that select them."""
     counts = Counter(spec.id for spec in specs)
     problems = [f"two optimizers are called {name!r}" for name in sorted(counts) if counts[name] > 1]
     owned: list[list[nn.Parameter]] = [[] for _ in specs]

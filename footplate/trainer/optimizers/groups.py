@@ -76,7 +76,7 @@ def make_optimizer(
         )
     optimizer = made(groups, **kwargs)  # type: ignore[call-arg]
     if kwargs.get("optim_bits") == 8 and "bitsandbytes" in made.__module__:
-        _keep_embeddings_whole(model)
+        _keep_embedding_state_in_32_bits(model)
     return optimizer
 
 
@@ -86,8 +86,11 @@ def is_optimizer_factory(optimizer_cls_or_factory: Any) -> bool:
     return not (is_class and issubclass(optimizer_cls_or_factory, Optimizer))
 
 
-def _keep_embeddings_whole(model: nn.Module) -> None:
-    """Keeps embeddings in 32 bits, because most of their gradients are zero and the rest are large."""
+def _keep_embedding_state_in_32_bits(model: nn.Module) -> None:
+    """Makes an 8-bit optimizer keep its state of embeddings in 32 bits.
+
+    Most gradients of an embedding are zero and the rest are large, which 8 bits represent badly.
+    """
     import bitsandbytes  # type: ignore[import-not-found,unused-ignore]
 
     manager = bitsandbytes.optim.GlobalOptimManager.get_instance()

@@ -67,7 +67,7 @@ def _require_plain(trainer: Trainer) -> None:
     if own:
         raise NotAvailableYet(
             f"cp_size {size} works only with the built-in loss, but the Trainer has its own {', '.join(own)}",
-            hint="leave that out, or train without cp_size",
+            hint=f"leave out {', '.join(own)}, or train without cp_size",
         )
     if isinstance(strategy.plain_optimizer(trainer.optimizer), NamedOptimizers):
         raise NotAvailableYet(

@@ -42,7 +42,9 @@ class DeepSpeed(Sharded):
             )
         plain = self.plain_optimizer(optimizer)
         if isinstance(plain, NamedOptimizers):
-            raise ValueError("several named optimizers step one by one, and DeepSpeed's engine steps all: use DDP")
+            raise ValueError(
+                "several named optimizers cannot be used with DeepSpeed, whose engine has one optimizer: use DDP"
+            )
         self._share_first_weights(model)
         per_process = self.batch_size(self.args.per_device_train_batch_size)
         config = deepspeed_settings.settings(self.args, model, per_process=per_process, world=self.peers.world)

@@ -20,8 +20,10 @@ def refuse(config: Any, args: TrainingArguments, world: int) -> None:
         return
     if config.dp_replicate_size > 1 and (args.fsdp or config.dp_shard_size > 1):
         raise NotAvailableYet(
-            "parallelism_config has copies (dp_replicate_size) of a sharded model. Hybrid sharding is not supported",
-            hint="leave dp_replicate_size out, and give dp_shard_size the product of both",
+            f"parallelism_config has dp_replicate_size {config.dp_replicate_size}, which makes copies of a sharded "
+            "model. Hybrid sharding is not supported",
+            hint=f"leave dp_replicate_size out, and set dp_shard_size to "
+            f"{config.dp_replicate_size * config.dp_shard_size}",
         )
     if config.total_size not in (1, world):
         sizes = ", ".join(f"{name}_size {size}" for name, size in config._sizes.items() if size > 1)

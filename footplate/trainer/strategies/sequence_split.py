@@ -73,12 +73,15 @@ def own_pieces(rank: int, size: int) -> tuple[int, int]:
 
 def _of_tokens(batch: Any) -> Mapping[str, Any]:
     if not isinstance(batch, Mapping) or "input_ids" not in batch or not {"labels", "shift_labels"} & set(batch):
-        raise ValueError("cp_size splits batches that have input_ids and labels, and this batch lacks one of them")
+        there = (
+            f"a batch with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
+        )
+        raise ValueError(f"cp_size needs batches with input_ids and labels, but the collator returned {there}")
     others = sorted(set(batch) - _KNOWN)
     if others:
         raise NotAvailableYet(
             f"the batch has {', '.join(others)}, which cp_size cannot split",
-            hint=f"leave it out in the collator: cp_size can split {', '.join(sorted(_KNOWN))}",
+            hint=f"leave {', '.join(others)} out in the collator: cp_size can split {', '.join(sorted(_KNOWN))}",
         )
     return batch
 
@@ -94,14 +97,14 @@ def _refuse_holes(batch: Mapping[str, Any], labels: Tensor) -> None:
         return
     if mask.dim() != 2 or bool((mask[:, 1:] > mask[:, :-1]).any()):
         raise NotAvailableYet(
-            "the batch has an attention_mask with holes, or that begins with padding, and cp_size supports only "
-            "sequences in which each token attends to all tokens before it",
-            hint="pad on the right, padding_side='right' in a tokenizer, and leave other masks out",
+            "the batch has an attention_mask in which zeros stand before ones, but with cp_size each token must "
+            "attend to all tokens before it",
+            hint="pad on the right (padding_side='right' in a tokenizer), and leave other masks out",
         )
     if bool((labels.ne(IGNORE) & mask.eq(0)).any()):
         raise ValueError(
-            "labels count where attention_mask marks padding, and with cp_size the outputs at padding differ from "
-            f"those of one process: make these labels {IGNORE}"
+            f"some labels are not {IGNORE} where attention_mask marks padding, but with cp_size the outputs at padding "
+            f"differ from those of one process: set these labels to {IGNORE}"
         )
 
 

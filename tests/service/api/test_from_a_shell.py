@@ -76,7 +76,7 @@ async def test_a_resume_changes_the_limits_and_the_pool_of_a_job(api: Api, comma
     [
         (["cancel"], "no job is named"),
         (["rm", "@last", "--tag", "a"], "both jobs and filters"),
-        (["resume", "--tag", "a", "--checkpoint", "best"], "cannot be combined with filters: --checkpoint"),
+        (["resume", "--tag", "a", "--checkpoint", "best"], "--checkpoint cannot be combined with filters"),
         (["pause", "--state", "runing"], "did you mean 'running'?"),
     ],
 )

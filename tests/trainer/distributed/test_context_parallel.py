@@ -183,9 +183,12 @@ TOKENS = torch.arange(8).expand(2, -1)
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"attention_mask": torch.tensor([[0] + [1] * 7] * 2)}, "with holes, or that begins with padding"),
-        ({"attention_mask": torch.tensor([[1, 0] + [1] * 6] * 2)}, "with holes, or that begins with padding"),
-        ({"attention_mask": torch.tensor([[1] * 6 + [0] * 2] * 2)}, "labels count where attention_mask marks padding"),
+        ({"attention_mask": torch.tensor([[0] + [1] * 7] * 2)}, "in which zeros stand before ones"),
+        ({"attention_mask": torch.tensor([[1, 0] + [1] * 6] * 2)}, "in which zeros stand before ones"),
+        (
+            {"attention_mask": torch.tensor([[1] * 6 + [0] * 2] * 2)},
+            "labels are not -100 where attention_mask marks padding",
+        ),
         ({"position_ids": torch.tensor([[0, 1, 2, 3] * 2] * 2)}, "position_ids that do not count up from 0"),
         ({"token_type_ids": TOKENS}, "the batch has token_type_ids, which cp_size cannot split"),
     ],
