@@ -42,7 +42,7 @@ export function Keys() {
   return (
     <section aria-label="Keys">
       <h2>Keys</h2>
-      {rows.length === 0 ? <p class="empty">{isOpen ? <>This service works without keys: everybody who reaches it may do everything. Start it with <code>FOOTPLATE_API_KEY</code> set, and that key makes the others here.</> : "No key has been made."}</p> : (
+      {rows.length === 0 ? <p class="empty">{isOpen ? <>This service works without keys: everybody who reaches it may do everything. Start it with <code>FOOTPLATE_API_KEY</code> set, and create the other keys here with that key.</> : "No key has been made."}</p> : (
         <div class="wide" tabIndex={0}><table class="plain stack">
           <thead><tr><th scope="col">Name</th><th scope="col">Begins with</th><th scope="col">Project</th><th scope="col">Scopes</th><th scope="col">Last used</th><th scope="col">Actions</th></tr></thead>
           <tbody>
