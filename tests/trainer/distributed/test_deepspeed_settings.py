@@ -92,7 +92,7 @@ def test_a_deepspeed_config_file_is_read_and_not_changed(tmp_path: Path) -> None
             "has the scheduler WarmupLR, but lr_scheduler_type makes the schedule",
         ),
         ({"fp16": {"enabled": True}}, {}, "deepspeed.fp16.enabled needs a loss scale"),
-        ({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}, {}, "follow the model's hidden_size"),
+        ({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}, {}, "depend on the model's hidden_size"),
         ({"steps_per_print": "auto"}, {}, "has auto for steps_per_print, and no argument sets it"),
     ],
 )

@@ -228,7 +228,7 @@ def test_multiple_choice_batches_have_the_shape_samples_choices_length() -> None
     assert mine["input_ids"].shape[:2] == (2, 3)
     unlabelled = [{name: value for name, value in row.items() if name != "label"} for row in rows]
     assert "labels" not in ours.DataCollatorForMultipleChoice(bert())(unlabelled)
-    with pytest.raises(ValueError, match="have 2, 3 choices"):
+    with pytest.raises(ValueError, match="different numbers of choices, 2, 3"):
         ours.DataCollatorForMultipleChoice(bert())([sample(TEXTS[:3], 0), sample(TEXTS[:2], 0)])
 
 
