@@ -201,6 +201,10 @@ class Trainer:
 
     @push_in_progress.setter
     def push_in_progress(self, push: None) -> None:
+        if push is not None:
+            raise AttributeError(
+                "push_in_progress can only be set to None, because the Trainer itself lists its uploads"
+            )
         self._footplate.pushes.clear()
 
     def call_model_init(self, trial: Any = None) -> nn.Module:

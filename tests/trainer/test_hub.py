@@ -138,6 +138,8 @@ def test_setting_the_push_in_progress_to_none_forgets_the_uploads(tmp_path: Path
     trainer = a_trainer(tmp_path, push_to_hub=True)
     trainer._footplate.pushes.append(Push(tmp_path, Future()))
     assert not trainer.push_in_progress.is_done()
+    with pytest.raises(AttributeError, match="can only be set to None"):
+        trainer.push_in_progress = trainer.push_in_progress  # type: ignore[assignment]
 
     trainer.push_in_progress = None
 
