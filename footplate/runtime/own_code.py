@@ -34,7 +34,7 @@ MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
 """The groups whose classes the Trainer calls itself, because the objects need the model's parameters."""
 TRACE_CHARS = 6000
 OUR_PROGRAMS = frozenset({"service", "worker", "migrations", "tests", "bench"})
-"""The packages beside `footplate`. A checkout also has those of the last two names, and an installed wheel does not."""
+"""The packages beside `footplate`. Only a checkout has `tests` and `bench`, and an installed wheel has not."""
 OUR_FOLDER = Path(footplate.__file__).resolve().parents[1]
 
 

@@ -47,8 +47,8 @@ def _sizes(config: dict[str, Any], model: nn.Module) -> None:
     width = _width(getattr(model, "config", None))
     if width is None:
         raise ValueError(
-            f"deepspeed's config has auto for {', '.join(names)}, which depend on the model's hidden_size, but the "
-            "model's config has no hidden_size: write numbers instead of auto"
+            f"deepspeed's config has auto for {', '.join(names)}, whose values depend on the model's hidden_size, but "
+            "the model's config has no hidden_size: write numbers instead of auto"
         )
     sizes = {
         "reduce_bucket_size": width * width,
