@@ -42,7 +42,9 @@ def test_all_loops_train_the_same(small: None, race: Race, name: str) -> None:
 
 @pytest.mark.parametrize("part", ["resume", "evaluate", "memory", "save"])
 @pytest.mark.matrix
-def test_each_part_s_quick_form_runs(small: None, race: Race, part: str, tmp_path: Path) -> None:
+def test_every_part_of_the_loop_benchmark_runs_in_its_quick_form(
+    small: None, race: Race, part: str, tmp_path: Path
+) -> None:
     rows = loop.PARTS[part](tmp_path, True)
 
     assert any("ours" in row.what and row.goal for row in rows)
@@ -50,7 +52,7 @@ def test_each_part_s_quick_form_runs(small: None, race: Race, part: str, tmp_pat
 
 
 @pytest.mark.matrix
-def test_the_script_for_a_gpu_runs_without_one(race: Race, tmp_path: Path) -> None:
+def test_the_gpu_benchmark_runs_without_a_gpu(race: Race, tmp_path: Path) -> None:
     rows = gpu.run(tmp_path / "own", quick=True, trace=str(tmp_path / "traces"))
 
     assert any("relative to the loop by hand" in row.what for row in rows)

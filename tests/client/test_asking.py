@@ -85,7 +85,7 @@ async def test_a_request_fails_with_the_address_after_its_last_try() -> None:
     assert (len(wire.asked), len(wire.waited)) == (4, 3)
 
 
-async def test_a_service_that_stays_unavailable_raises_its_own_message() -> None:
+async def test_the_last_of_several_503_answers_raises_the_services_message() -> None:
     wire = FakeWire(*[answer(503, {"code": "unavailable", "detail": "the database is away"})] * 4)
 
     with pytest.raises(ServiceError, match="the database is away"):
@@ -102,7 +102,7 @@ async def test_every_try_of_a_submit_has_the_same_key_and_the_same_bytes() -> No
     assert len({request.content for request in wire.asked}) == 1
 
 
-async def test_a_change_with_if_match_is_not_repeated_once_it_may_have_arrived() -> None:
+async def test_a_change_with_if_match_is_not_retried_after_the_connection_broke() -> None:
     wire = FakeWire(httpx2.ConnectError("refused"), httpx2.ReadError("cut off"))
 
     with pytest.raises(Unreachable):
@@ -118,7 +118,7 @@ async def test_a_delete_whose_answer_was_lost_is_a_success() -> None:
         await a_job(FakeWire(answer(404, {"code": "not_found"}))).delete()
 
 
-async def test_another_program_at_the_address_is_named_as_such() -> None:
+async def test_an_answer_of_another_program_is_reported_as_not_from_footplate() -> None:
     page = httpx2.Response(200, html="<html>")
 
     with pytest.raises(Unreachable, match=f"{URL}.*not a Footplate service"):
@@ -128,7 +128,7 @@ async def test_another_program_at_the_address_is_named_as_such() -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(403, Forbidden), (404, NotFound), (409, Conflict)])
-def test_each_refusal_has_its_exception_with_the_services_answer(status: int, kind: type[Exception]) -> None:
+def test_an_error_status_raises_its_exception_with_the_fields_of_the_answer(status: int, kind: type[Exception]) -> None:
     document = {"code": "some", "detail": "no", "hint": "do this", "request_id": "req_1", "allowed": ["resume"]}
     error = of_answer(status, document)
 
@@ -136,7 +136,7 @@ def test_each_refusal_has_its_exception_with_the_services_answer(status: int, ki
     assert (error.code, error.message, error.hint, error.request_id) == ("some", "no", "do this", "req_1")
 
 
-def test_a_missing_key_names_the_variable_to_set_and_no_header() -> None:
+def test_a_401_names_the_environment_variable_to_set_and_not_a_header() -> None:
     error = of_answer(
         401, {"code": "unauthorized", "detail": "the request needs a key", "hint": "send it as 'Authorization: …'"}
     )
@@ -154,6 +154,6 @@ def test_pauses_between_tries_double_up_to_a_limit() -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "", "a\0b"])
-def test_a_service_cannot_name_a_file_outside_the_folder(path: str) -> None:
+def test_a_download_refuses_file_names_that_leave_its_folder(path: str) -> None:
     with pytest.raises(DownloadFailed):
         below(Path("out"), path)

@@ -33,7 +33,7 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters(twin: type,
     }
 
 
-def test_help_on_a_blocking_method_shows_its_docstring_and_its_own_result() -> None:
+def test_help_on_a_blocking_method_shows_its_docstring_and_return_type() -> None:
     assert (inspect.getdoc(blocking.Job.fork) or "").startswith("Starts another job from a checkpoint")
     assert str(inspect.signature(blocking.Job.fork)).endswith("-> 'Job'")
 

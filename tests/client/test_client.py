@@ -53,7 +53,7 @@ def test_a_job_is_submitted_followed_and_downloaded(client: Client, standing: Sy
     assert job.spec()["training"]["max_steps"] == 20
 
 
-async def test_leaving_an_asynchronous_stream_early_leaves_nothing_open(standing: System) -> None:
+async def test_leaving_an_async_event_stream_early_closes_its_connection(standing: System) -> None:
     async with AsyncClient(standing.url) as client:
         job = await client.jobs.create(ENDLESS)
         async for event in job.events():

@@ -63,7 +63,7 @@ def test_submit_and_validate_print_the_warnings_about_a_spec(command: Command) -
     assert any(line.startswith(begins) for line in validated.stdout.splitlines())
 
 
-def test_a_job_is_found_by_the_ends_of_its_id_its_name_and_as_last(command: Command) -> None:
+def test_a_job_can_be_named_by_its_name_or_the_start_or_end_of_its_id(command: Command) -> None:
     job = command.good("submit", SHORT, "--name", "found by name").strip()
 
     for word in (job[-8:], job[:-2], "found by name"):
@@ -105,7 +105,7 @@ def test_bash_completes_actions_options_and_jobs_without_running_names(command: 
     assert not (command.folder / "pwned").exists()
 
 
-def test_no_job_is_completed_without_a_running_service(command: Command) -> None:
+def test_without_a_running_service_bash_completes_no_job_names(command: Command) -> None:
     nobody = Namespace(url=f"http://127.0.0.1:{free_port()}")
 
     assert words_of_jobs(nobody) == []
@@ -208,7 +208,7 @@ def test_a_wrong_command_line_names_its_fix_and_exits_with_2(
         (["show", "nothing"], "name 'nothing'"),
     ],
 )
-def test_an_unknown_name_exits_with_3(
+def test_the_name_of_an_unknown_component_node_or_job_exits_with_3(
     words: list[str], said: str, standing: System, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FOOTPLATE_URL", standing.url)
@@ -218,7 +218,7 @@ def test_an_unknown_name_exits_with_3(
 
 
 @pytest.mark.parametrize("words", [["ls", "--limit", "-1"], ["webhooks", "deliveries", "hook", "--limit", "x"]])
-def test_a_negative_limit_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_limit_exits_with_2_and_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
 
@@ -273,7 +273,7 @@ def test_metrics_of_several_jobs_are_in_one_table(command: Command) -> None:
     assert (both.returncode, "--follow" in both.stderr) == (2, True)
 
 
-def test_submit_names_the_reason_to_wait_and_fork_that_no_step_is_left(command: Command) -> None:
+def test_submit_prints_why_a_job_waits_and_fork_warns_if_no_step_is_left(command: Command) -> None:
     submitted = command.run("submit", SHORT, "--name", "forked")
     waiting = command.run("submit", SHORT, "--set", 'resources={"gpus_per_node": 64}')
     command.good("watch", "forked")
@@ -298,7 +298,7 @@ def test_an_upload_prints_its_id_and_its_wrong_rows(command: Command) -> None:
     assert "row 4" in shown
 
 
-def test_a_terminal_shows_a_progress_bar_and_all_else_as_lines(command: Command) -> None:
+def test_watch_on_a_terminal_shows_a_progress_bar_and_events_as_lines(command: Command) -> None:
     job = command.good("submit", LONG).strip()
     keeper, terminal = pty.openpty()
     watch = subprocess.Popen([PROGRAM, "watch", job], stdout=terminal, stderr=terminal, env=command.env, close_fds=True)
@@ -320,7 +320,7 @@ def test_a_terminal_shows_a_progress_bar_and_all_else_as_lines(command: Command)
     assert max(map(len, drawn)) <= 80
 
 
-def test_lines_of_training_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_lines_of_a_job_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_lines("a name\x1b[2J\r\x9b31m that clears", "tabs\tand größe stay", "re\u202eversed")
 
     assert capsys.readouterr().out == "a name�[2J��31m that clears\ntabs\tand größe stay\nre�versed\n"
@@ -359,14 +359,14 @@ def test_the_command_reports_a_wrong_key_and_works_with_the_right_one(command: C
     service.terminate()
 
 
-def test_a_key_that_no_header_can_hold_is_refused_by_its_setting(command: Command) -> None:
+def test_an_api_key_that_a_header_cannot_hold_exits_with_2(command: Command) -> None:
     done = command.run("ls", FOOTPLATE_API_KEY="fpk_…")
 
     assert done.returncode == 2
     assert done.stderr.startswith("footplate: the API key")
 
 
-def test_an_unknown_option_is_answered_with_the_options_of_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_option_prints_the_options_of_its_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["fork", "@last", "--step", "7"])
 
@@ -374,7 +374,7 @@ def test_an_unknown_option_is_answered_with_the_options_of_its_verb(capsys: pyte
     assert "--checkpoint" in capsys.readouterr().err
 
 
-def test_the_doctor_reports_each_part_with_its_fix(command: Command) -> None:
+def test_doctor_checks_every_part_and_prints_how_to_fix_a_problem(command: Command) -> None:
     well = [json.loads(line) for line in command.good("doctor", "--json").splitlines()]
 
     # Whether training can give up root depends on this machine. The node reports it, and the doctor repeats it.

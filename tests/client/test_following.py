@@ -33,7 +33,7 @@ async def test_a_broken_stream_reconnects_after_its_last_event() -> None:
     assert cursors(wire) == ["0", "3"]
 
 
-async def test_repeated_events_are_yielded_once_and_unknown_frames_ignored() -> None:
+async def test_repeated_events_are_yielded_once_and_unknown_kinds_are_skipped() -> None:
     line = Socket()
     wire = FakeWire(FakeLine(line.events(1, 2), line.events(2, 3), line.events(4, kind="aura"), line.frame(END)))
 
@@ -48,7 +48,7 @@ async def test_a_frame_may_arrive_in_pieces_or_together_with_another() -> None:
     assert await read(wire) == [1, 2, 3]
 
 
-async def test_a_slow_reader_reconnects_at_once_and_after_a_restart_soon(
+async def test_a_reconnect_is_immediate_and_after_a_restart_within_a_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second, third, fourth = Socket(), Socket(), Socket(), Socket()
@@ -68,7 +68,7 @@ async def test_a_slow_reader_reconnects_at_once_and_after_a_restart_soon(
     ]  # fmt: skip
 
 
-async def test_reconnects_to_a_service_that_keeps_closing_have_pauses() -> None:
+async def test_the_client_pauses_before_it_reconnects_to_a_service_that_keeps_closing() -> None:
     wire = FakeWire(*[FakeLine(Socket().close(1011, "keepalive ping timeout")) for _ in range(4)])
 
     with pytest.raises(Unreachable):
@@ -116,7 +116,7 @@ async def test_too_many_open_streams_raise_their_own_error() -> None:
         await read(FakeWire(*full))
 
 
-async def test_a_service_that_never_answered_is_given_up_sooner_than_a_known_one() -> None:
+async def test_the_client_retries_longer_if_the_service_has_answered_before() -> None:
     with pytest.raises(Unreachable):
         await read(FakeWire(*[FakeLine() for _ in range(4)]))
 

@@ -68,7 +68,7 @@ async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() ->
     ]
 
 
-def test_the_url_of_too_many_jobs_names_those_with_the_most_events() -> None:
+def test_a_stream_url_of_too_many_jobs_names_only_the_jobs_with_the_most_events() -> None:
     where = places(tag="mine")
     where.cursors = {f"job_{number:032x}": number + 1 for number in range(1000)}
 

@@ -60,7 +60,7 @@ def test_set_replaces_one_value_and_creates_missing_objects() -> None:
     }
 
 
-def test_a_repeated_field_in_a_spec_is_refused_with_its_place() -> None:
+def test_a_repeated_field_in_a_spec_is_refused_by_name() -> None:
     with pytest.raises(InvalidSpec, match="/model"):
         read('{"model": "a", "model": "b"}', [])
 
@@ -84,7 +84,7 @@ def test_without_a_yaml_reader_yaml_is_refused_with_what_to_install(
     assert "pyyaml" in (refused.value.hint or "")
 
 
-def test_a_drawn_curve_shows_the_means_of_equal_parts() -> None:
+def test_a_sparkline_skips_nan_and_infinity_and_has_at_most_the_given_width() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([5.0, 5.0]) == "▁▁"
     assert sparkline([1.0, math.nan, 2.0, math.inf]) == "▁█"
@@ -95,7 +95,7 @@ def test_a_drawn_curve_shows_the_means_of_equal_parts() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0s"), (59.6, "1m 00s"), (200, "3m 20s"), (7500, "2h 05m"), (100 * 3600, "4d 4h")]
 )
-def test_durations_have_two_parts_at_most(seconds: float, text: str) -> None:
+def test_a_printed_duration_has_at_most_two_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -110,13 +110,13 @@ def test_numbers_are_printed_with_few_digits() -> None:
 
 
 @pytest.mark.parametrize(("max_steps", "text"), [(30, "7/30"), (0, "7")])
-def test_a_job_has_no_last_step_if_its_loop_does_not_say_one(max_steps: int, text: str) -> None:
+def test_progress_is_printed_without_a_total_if_max_steps_is_unknown(max_steps: int, text: str) -> None:
     job = JobInfo.model_validate({**JOB, "progress": {"step": 7, "max_steps": max_steps, "epoch": 0.0}})
 
     assert steps(job) == text
 
 
-def test_a_table_has_numbers_to_the_right_and_says_when_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_aligns_numbers_right_and_prints_a_message_if_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
     table(("NAME", "STEPS"), [("a", "7"), ("longer", "120")], empty="nothing")
     table(("NAME",), [], empty="nothing is there")
 
@@ -148,7 +148,7 @@ def test_the_doctor_does_not_print_ok_for_something_broken(
     assert not [line for line in said.values() if line.startswith("ok") and "degraded" in line]
 
 
-def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_subcommand_prints_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sumbit", "job.json"]) == 2
 
     assert capsys.readouterr().err == "footplate: there is no verb 'sumbit'; did you mean 'submit'?\n"
@@ -156,7 +156,9 @@ def test_an_unknown_subcommand_is_answered_with_the_nearest_one(capsys: pytest.C
     assert capsys.readouterr().err == "footplate: there is no verb 'compare'; use 'metrics JOB JOB'\n"
 
 
-def test_an_unknown_subcommand_without_a_near_one_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_subcommand_without_a_similar_name_prints_all_subcommands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["xyzzy"]) == 2
 
     assert "up, submit, " in capsys.readouterr().err
@@ -220,13 +222,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     ("words", "sort"),
     [([], "-created"), (["--sort", "name"], "name"), (["--sort", "priority", "--reverse"], "priority")],
 )
-def test_ls_requests_its_order_from_the_service(words: list[str], sort: str, asked: list[httpx2.URL]) -> None:
+def test_ls_requests_jobs_in_the_chosen_order(words: list[str], sort: str, asked: list[httpx2.URL]) -> None:
     assert main(["ls", *words]) == 0
 
     assert asked[0].params["sort"] == sort
 
 
-def test_ls_has_columns_of_facts_and_of_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_columns_may_be_job_fields_or_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     job = JobInfo.model_construct(id="job_" + "0" * 24 + "beefbeef", tags=["a", "b"], metrics={"eval_loss": 0.25})  # type: ignore[call-arg]
 
     assert [cell(job, name) for name in ("job", "tags", "eval_loss", "accuracy")] == ["beefbeef", "a, b", "0.25", ""]
@@ -246,7 +248,7 @@ def test_a_table_shortens_long_cells_before_it_leaves_columns_out(capsys: pytest
     assert row.count("…") == 2
 
 
-def test_a_long_sentence_breaks_between_words_and_keeps_what_has_no_space() -> None:
+def test_long_text_is_wrapped_between_words_but_never_within_a_path() -> None:
     text = "state      failed because /a/path/that/is/longer/than/the/terminal/is/wide cannot be read"
 
     lines = wrapped(text, io.StringIO(), indent=11, width=40).split("\n")
@@ -333,11 +335,11 @@ def test_a_range_of_steps_that_ends_before_it_begins_is_refused(capsys: pytest.C
         ("upload a.csv --tokenizer models://t b.csv", "paths", ["a.csv", "b.csv"]),
     ],
 )
-def test_words_after_an_option_continue_the_list_of_words(line: str, name: str, words: list[str]) -> None:
+def test_positional_arguments_may_continue_after_an_option(line: str, name: str, words: list[str]) -> None:
     assert getattr(parse(make_parser(), line.split()), name) == words
 
 
-def test_components_says_which_library_no_node_has_and_writes_defaults_as_json() -> None:
+def test_components_names_a_missing_library_and_prints_defaults_as_json() -> None:
     path = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None, "description": "A folder"}
     scratch = {"type": "boolean", "default": False}
     args = {"properties": {"path": path, "from_scratch": scratch}}
@@ -350,7 +352,7 @@ def test_components_says_which_library_no_node_has_and_writes_defaults_as_json()
     ]
 
 
-def test_a_folder_with_checkpoints_is_refused_as_code_and_the_largest_part_is_named(tmp_path: Path) -> None:
+def test_a_code_folder_that_is_too_large_is_refused_with_its_largest_entries(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print()")
     (tmp_path / "out/checkpoint-5").mkdir(parents=True)
     with open(tmp_path / "out/checkpoint-5/model.safetensors", "wb") as file:
