@@ -88,7 +88,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("name", "end"), ENDS.items())
-def test_each_answer_counts_with_its_end_token_and_the_users_words_do_not(
+def test_answers_and_their_end_tokens_get_labels_and_user_messages_do_not(
     template_of: Callable[[str], Any], name: str, end: str
 ) -> None:
     parts = learned(template_of(name), chat("Why one?", "Because one.", "Why two?", "Because two."))
@@ -98,13 +98,15 @@ def test_each_answer_counts_with_its_end_token_and_the_users_words_do_not(
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "llama3_1", "gemma3"])
-def test_a_system_message_does_not_count(template_of: Callable[[str], Any], name: str) -> None:
+def test_a_system_message_gets_no_labels(template_of: Callable[[str], Any], name: str) -> None:
     [part] = learned(template_of(name), chat("Why?", "Because.", system="Be brief."))
 
     assert part.startswith("Because.<")
 
 
-def test_an_answer_counts_as_the_template_writes_it_before_later_messages(template_of: Callable[[str], Any]) -> None:
+def test_labels_keep_the_thoughts_and_end_token_that_only_the_last_answer_has(
+    template_of: Callable[[str], Any],
+) -> None:
     """Qwen3 writes thoughts in the last answer only, and gpt-oss ends the last answer with another token."""
     talk = chat("Why one?", "Because one.", "Why two?", "Because two.")
 
@@ -119,7 +121,7 @@ def test_an_answer_counts_as_the_template_writes_it_before_later_messages(templa
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "llama3_1", "qwen3_instruct_2507"])
-def test_calls_of_tools_count_and_results_do_not(template_of: Callable[[str], Any], name: str) -> None:
+def test_tool_calls_get_labels_and_tool_results_do_not(template_of: Callable[[str], Any], name: str) -> None:
     result = {"role": "tool", "tool_call_id": "c", "content": '{"is": "the result"}'}
     talk = [*chat("Why?"), CALLING, result, {"role": "assistant", "content": "So."}]
 
@@ -131,7 +133,7 @@ def test_calls_of_tools_count_and_results_do_not(template_of: Callable[[str], An
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "llama3_1"])
-def test_an_answer_of_weight_0_does_not_count(template_of: Callable[[str], Any], name: str) -> None:
+def test_an_answer_of_weight_0_gets_no_labels(template_of: Callable[[str], Any], name: str) -> None:
     talk = chat("Why one?", "Because one.", "Why two?", "Because two.")
     weighed = [*talk[:1], {**talk[1], "weight": 0}, talk[2], {**talk[3], "weight": 1}]
     tokenizer = template_of(name)
@@ -142,17 +144,17 @@ def test_an_answer_of_weight_0_does_not_count(template_of: Callable[[str], Any],
     assert AnswerTokens(tokenizer)(weighed)["input_ids"] == AnswerTokens(tokenizer)(talk)["input_ids"]
 
 
-def test_messages_before_the_completion_do_not_count(template_of: Callable[[str], Any]) -> None:
+def test_messages_before_the_completion_get_no_labels(template_of: Callable[[str], Any]) -> None:
     talk = chat("Why one?", "Because one.", "Why two?", "Because two.")
 
     assert learned(template_of("qwen2_5"), talk, begin=3) == ["Because two.<|im_end|>"]
 
 
-def test_a_template_without_end_tokens_counts_the_line_break_that_ends_an_answer() -> None:
+def test_without_an_end_token_the_line_break_after_an_answer_gets_a_label() -> None:
     assert learned(tokenizer_with(PLAIN), chat("a", "b", "c", "d")) == ["b\n", "d\n"]
 
 
-def test_marks_of_a_template_decide_and_weights_choose_among_them() -> None:
+def test_generation_marks_of_a_template_and_weights_decide_what_gets_labels() -> None:
     talk = chat("a", "b", "c", "d")
 
     without_the_first = [*talk[:1], {**talk[1], "weight": 0}, *talk[2:]]
@@ -181,7 +183,7 @@ SPLIT = MARKED.replace("{{ m.content }}.", "{{ m.content }}{% endgeneration %}-{
         (PLAIN, [{"role": "user", "content": "a", "weight": 1}, *chat("a", "b")[1:]], r"\[0\].weight: is in a message"),
     ],
 )  # fmt: skip
-def test_a_chat_whose_answers_cannot_be_found_is_refused(template: str, messages: list[Message], says: str) -> None:
+def test_a_chat_whose_labels_cannot_be_determined_is_refused(template: str, messages: list[Message], says: str) -> None:
     with pytest.raises(UnusableChat, match=says):
         AnswerTokens(tokenizer_with(template))(messages)
 

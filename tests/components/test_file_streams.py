@@ -135,7 +135,7 @@ def test_an_unusable_row_is_reported_with_file_and_line(tmp_path: Path, streamin
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_files_with_a_missing_column_or_without_a_file_are_refused_at_once(tmp_path: Path, streaming: bool) -> None:
+def test_a_missing_column_or_an_empty_list_of_files_is_refused_at_once(tmp_path: Path, streaming: bool) -> None:
     with pytest.raises(DatasetError, match="'txt', only: text, label"):
         parquet(tmp_path, columns=["txt"], streaming=streaming)
     with pytest.raises(DatasetError, match="has no file"):

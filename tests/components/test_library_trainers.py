@@ -111,7 +111,7 @@ def test_rows_of_a_library_trainer_are_checked_before_training(trainer: TrlTrain
         trainer._dataset(rows, processor=None)
 
 
-def test_text_parts_are_the_same_training_rows_as_plain_texts() -> None:
+def test_text_parts_become_plain_text_and_the_developer_becomes_the_system() -> None:
     parts = [{"type": "text", "text": "2 + 2?"}, {"type": "text", "text": "Be brief."}]
     of_parts = {"prompt": [{"role": "developer", "content": parts}], "chosen": "4"}
     of_texts = {"prompt": [{"role": "system", "content": "2 + 2?\nBe brief."}], "chosen": "4"}
@@ -119,7 +119,7 @@ def test_text_parts_are_the_same_training_rows_as_plain_texts() -> None:
     assert list(trl_trainers.with_plain_messages([of_texts, of_parts])) == [of_texts, of_texts]
 
 
-def test_arguments_of_calls_become_objects_as_in_chats() -> None:
+def test_tool_call_arguments_given_as_json_text_become_objects() -> None:
     def call(arguments: Any) -> dict[str, Any]:
         function = {"name": "paint", "arguments": arguments}
         return {
@@ -130,7 +130,7 @@ def test_arguments_of_calls_become_objects_as_in_chats() -> None:
     assert list(trl_trainers.with_plain_messages(rows)) == [rows[1], rows[1], rows[2]]
 
 
-def test_a_key_that_only_a_late_row_has_is_kept_and_other_rows_lack_it() -> None:
+def test_a_key_that_first_appears_in_a_late_row_is_kept() -> None:
     """`datasets` takes the types from the first thousand rows, so another row after them matters."""
     program = """if True:
         from footplate.components.hf_datasets import as_dataset
@@ -151,7 +151,7 @@ def test_a_key_that_only_a_late_row_has_is_kept_and_other_rows_lack_it() -> None
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
-def test_a_weight_of_0_is_refused_if_all_words_count() -> None:
+def test_a_message_of_weight_0_is_refused_by_a_trainer_without_weights() -> None:
     rows = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}]
 
     with pytest.raises(DatasetError, match="row 0: column 'messages', at 1/weight: 0 is not possible"):
@@ -230,7 +230,7 @@ def test_conversations_need_a_chat_template() -> None:
 # Rewards
 
 
-def test_built_in_rewards_compare_with_a_column() -> None:
+def test_built_in_rewards_score_completions() -> None:
     completions = [" Blue ", [{"role": "assistant", "content": "red"}]]
 
     assert rewards.equals()(completions, answer=["Blue", "blue"]) == [1.0, 0.0]

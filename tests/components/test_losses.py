@@ -82,7 +82,9 @@ def test_an_ignored_class_gives_no_gradient() -> None:
         ("bce", {}, None, "the batch has no `labels`"),
     ],
 )
-def test_labels_that_a_loss_cannot_compare_are_refused(name: str, args: dict[str, Any], labels: Any, told: str) -> None:
+def test_labels_or_class_weights_that_do_not_fit_a_loss_are_refused(
+    name: str, args: dict[str, Any], labels: Any, told: str
+) -> None:
     with pytest.raises(ValueError, match=told):
         load("losses", name)(**args)({"logits": LOGITS}, labels)
 

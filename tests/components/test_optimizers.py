@@ -96,7 +96,7 @@ def test_every_schedule_of_torch_and_transformers_is_registered_or_declined() ->
     assert {*torchs, *SchedulerType} - MADE_OF_OTHERS == set(registered("schedules")) | set(NO_SCHEDULES)
 
 
-def test_schedules_over_the_run_are_those_with_num_training_steps() -> None:
+def test_the_contract_lists_the_schedules_that_take_num_training_steps() -> None:
     asks = {
         name
         for name in registered("schedules")

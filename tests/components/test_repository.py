@@ -46,7 +46,7 @@ def numbers(path: str, **more: Any) -> list[int]:
     return [rows[at]["x"] for at in range(len(rows))]
 
 
-def test_splits_are_found_by_the_names_of_files_and_folders(tmp_path: Path) -> None:
+def test_splits_follow_from_the_names_of_files_and_folders(tmp_path: Path) -> None:
     path = put(tmp_path, data__train_of_2=[2], data__train_of_1=[1], dev__rows=[3], eval=[4], latest=[5], dataset=[6])
     (tmp_path / "dataset_infos.json").write_text("{}")
 
