@@ -188,7 +188,7 @@ def test_a_backup_succeeds_if_a_checkpoint_is_deleted_meanwhile(home: Path, monk
     assert backed_up(home, home.parent / "b") == set()
 
 
-def test_a_file_system_without_hard_links_gets_copies(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_copies_files_if_hard_links_are_impossible(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
@@ -206,7 +206,7 @@ def test_a_file_system_without_hard_links_gets_copies(home: Path, monkeypatch: p
         ({"database": "postgresql+psycopg://a:secret@127.0.0.1:1/b"}, "b", "pg_dump"),
     ],
 )
-def test_a_failed_backup_names_the_reason_and_leaves_nothing(
+def test_a_failed_backup_names_the_reason_and_leaves_no_files(
     home: Path, settings: dict[str, Any], to: str, said: str
 ) -> None:
     before = sorted(home.parent.rglob("*"))
@@ -219,7 +219,7 @@ def test_a_failed_backup_names_the_reason_and_leaves_nothing(
     assert sorted(home.parent.rglob("*")) == before
 
 
-def test_only_the_backup_command_takes_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_backup_needs_a_folder_and_other_commands_refuse_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         (["backup"], "python -m service backup FOLDER"),
         (["all", "b"], "the role 'all' takes no folder, and 'b' was given"),

@@ -180,7 +180,7 @@ def test_repeated_steps_show_the_values_of_the_later_attempt(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("points", [8, FAN**2 + FAN + 7])
-def test_the_summary_has_only_values_that_no_later_attempt_repeated(stage: Stage, points: int) -> None:
+def test_the_summary_of_a_metric_ignores_values_that_a_later_attempt_repeated(stage: Stage, points: int) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
     told(worker, [{"loss": 10.0 - n, **({"f1": 0.5} if n == points - 1 else {})} for n in range(points)])
     later = again(stage, job, worker)
@@ -207,7 +207,7 @@ def progress(worker: Worker, step: int) -> None:
     worker.send(worker.write(Kind.PROGRESS, {"step": step, "max_steps": 500, "epoch": step / 100}, step))
 
 
-def test_a_curve_ends_where_the_next_attempt_continues_before_that_has_logged(stage: Stage) -> None:
+def test_a_curve_ends_at_the_checkpoint_from_which_the_next_attempt_continues(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
     told(worker, [{"loss": 100.0 - n, "grad": 1.0} for n in range(100)])
     worker.checkpoints(100, metrics={"loss": 1.0, "grad": 1.0})
@@ -233,7 +233,7 @@ def test_a_curve_ends_where_the_next_attempt_continues_before_that_has_logged(st
     assert (drawn(stage, job, "loss")[0].x[-1], drawn(stage, job, "loss")[0].y[-1]) == (101, 7.0)
 
 
-def test_a_resume_from_an_older_checkpoint_takes_later_points_out_at_once(stage: Stage) -> None:
+def test_a_resume_from_an_older_checkpoint_removes_later_points_from_curves(stage: Stage) -> None:
     job, worker = stage.running()
     for step in (10, 20, 30):
         told(worker, [{"loss": 40.0 - step + n} for n in range(10)], first_step=step - 9)
@@ -276,7 +276,7 @@ def test_a_repeated_event_adds_no_point(stage: Stage) -> None:
     assert drawn(stage, job, "loss")[0].count == 40
 
 
-def test_only_a_limited_number_of_valid_names_have_curves(stage: Stage) -> None:
+def test_invalid_metric_names_and_names_above_the_limit_get_no_curve(stage: Stage) -> None:
     job, worker = stage.running()
     told(worker, [{f"n{n}": 1.0 for n in range(MAX_NAMES + 9)} | {"": 1, "a\0b": 1, "x" * 300: 1, "größe/ß": 1}])
     told(worker, [{"größe/ß": 1, "n1": 2.0}])
@@ -328,7 +328,7 @@ def test_a_deleted_job_leaves_no_curve(stage: Stage) -> None:
         assert stage.read(lambda conn: conn.execute(table.select()).all()) == []  # noqa: B023
 
 
-def test_several_levels_of_buckets_are_written_once_each(stage: Stage) -> None:
+def test_every_bucket_of_every_level_of_a_curve_is_stored_once(stage: Stage) -> None:
     _, worker = stage.running()
     told(worker, [{"loss": float(n)} for n in range(FAN**2 + FAN)])
 

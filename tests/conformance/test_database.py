@@ -73,7 +73,7 @@ async def test_inserts_of_one_batch_are_sent_together_and_a_wrong_one_fails_alon
     assert kept(db) == ["a", "b", "c", "d", "e"]
 
 
-async def test_many_writers_lose_nothing(db: Database) -> None:
+async def test_no_write_of_many_concurrent_writers_is_lost(db: Database) -> None:
     wanted = [f"{number:03}" for number in range(300)]
 
     assert await asyncio.gather(*(db.write(keep(key)) for key in wanted)) == wanted

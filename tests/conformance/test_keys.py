@@ -45,7 +45,7 @@ def test_a_key_is_deleted_by_its_project_or_by_the_operator(stage: Stage) -> Non
         stage.write(lambda conn: keys.delete_key(conn, first.id, None))
 
 
-def test_the_last_use_is_stored_for_used_keys_that_still_exist(stage: Stage) -> None:
+def test_the_last_use_is_stored_only_for_used_keys_that_still_exist(stage: Stage) -> None:
     used, unused = a_key(stage), a_key(stage, prefix="fpk_2")
 
     stage.write(lambda conn: keys.mark_used(conn, {used.id, new_key_id()}, stage.now))
@@ -53,7 +53,7 @@ def test_the_last_use_is_stored_for_used_keys_that_still_exist(stage: Stage) -> 
     assert stage.read(keys.all_keys) == [replace(used, last_used_at=stage.now), unused]
 
 
-def test_a_ticket_is_accepted_once_before_its_end_and_then_deleted(stage: Stage) -> None:
+def test_a_ticket_is_accepted_once_before_it_expires_and_then_deleted(stage: Stage) -> None:
     good, old, forgotten = [TicketRow(name, None, "vision", stage.now + 1000) for name in ("good", "old", "forgotten")]
     for ticket in (good, old, forgotten):
         stage.write(lambda conn, row=ticket: keys.insert_ticket(conn, row, stage.now))

@@ -145,7 +145,7 @@ def test_a_job_that_was_stopped_while_starting_is_never_reported_as_running(stag
     assert stage.states(job) == ["queued", "starting", "stopping", "paused"]
 
 
-def test_a_harder_cancel_replaces_a_softer_one_but_not_the_reverse(stage: Stage) -> None:
+def test_a_cancel_may_become_harder_but_not_softer(stage: Stage) -> None:
     job, worker = stage.running()
     stage.cancel(job)
     stage.cancel(job, StopMode.KILL)
@@ -301,7 +301,7 @@ def test_a_succeeded_job_cannot_be_resumed_and_the_answer_names_fork(stage: Stag
     assert refused.value.allowed == ["fork", "delete"]
 
 
-def test_actions_on_a_job_of_another_project_find_nothing(stage: Stage) -> None:
+def test_actions_on_a_job_of_another_project_raise_not_found(stage: Stage) -> None:
     job = stage.submit(project="theirs")
 
     for verb in (stage.cancel, stage.pause, stage.resume, stage.job):
@@ -396,7 +396,7 @@ def test_a_job_lost_three_times_without_a_checkpoint_fails_as_poison(stage: Stag
     assert (row.state, row.reason) == (JobState.FAILED, Reason.POISON)
 
 
-def test_each_failed_job_is_counted_once_by_the_reason_that_it_shows(stage: Stage) -> None:
+def test_a_failed_job_is_counted_once_under_the_reason_that_it_shows(stage: Stage) -> None:
     once = {"max_attempts": 1}
     (said, said_worker), (silent, _), (restarted, node) = (stage.running(retry=once) for _ in range(3))
     stage.rescue()
@@ -411,7 +411,7 @@ def test_each_failed_job_is_counted_once_by_the_reason_that_it_shows(stage: Stag
     assert {stage.job(job).state for job in (said, silent, restarted)} == {JobState.FAILED}
 
 
-def test_a_new_checkpoint_resets_the_count_towards_poison(stage: Stage) -> None:
+def test_a_job_whose_lost_attempts_save_new_checkpoints_is_not_poison(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 50})
     for step in range(4):
         worker.checkpoints(step)
@@ -526,7 +526,7 @@ def test_a_job_that_was_lost_with_its_node_is_not_placed_there_again(
     assert stage.place() == [job] * (not is_lost)
 
 
-def test_a_heartbeat_of_an_earlier_start_changes_nothing(stage: Stage) -> None:
+def test_a_heartbeat_of_an_earlier_boot_is_refused_and_changes_nothing(stage: Stage) -> None:
     job, worker = stage.running()
     stage.beat_node(worker.node, boot="boot-2")
     stage.place()
@@ -538,7 +538,7 @@ def test_a_heartbeat_of_an_earlier_start_changes_nothing(stage: Stage) -> None:
     assert stage.job(job).state is JobState.RUNNING
 
 
-def test_a_late_heartbeat_of_an_unknown_earlier_start_is_refused(stage: Stage) -> None:
+def test_a_late_heartbeat_of_an_earlier_boot_that_control_never_saw_is_refused(stage: Stage) -> None:
     """Two sockets of a Redis that was frozen: what the second start said arrives behind what the third one says."""
     _, worker = stage.running()
     stage.beat_node(worker.node, boot="boot-3")
@@ -565,7 +565,7 @@ def test_a_drained_job_continues_elsewhere_without_using_a_retry(stage: Stage) -
     assert stage.place() == [job]
 
 
-def test_a_node_gets_no_work_after_a_drain_ended_its_attempt_until_its_next_beat(stage: Stage) -> None:
+def test_a_node_that_drained_its_attempt_gets_no_job_before_its_next_heartbeat(stage: Stage) -> None:
     _, worker = stage.running()
 
     worker.ends("stopped", "drain", stop="drain")
@@ -574,7 +574,7 @@ def test_a_node_gets_no_work_after_a_drain_ended_its_attempt_until_its_next_beat
 
 
 @pytest.mark.own_statement
-def test_a_job_that_ran_for_its_time_limit_stops_and_can_be_resumed_with_more(stage: Stage) -> None:
+def test_a_job_at_its_time_limit_fails_and_resumes_only_with_a_longer_limit(stage: Stage) -> None:
     job, worker = stage.running(resources={"time_limit": 100})
     stage.rescue()
     for _ in range(11):

@@ -47,7 +47,7 @@ def next_attempt(stage: Stage, job: JobId) -> list[Command]:
 
 
 @pytest.mark.own_statement
-def test_a_command_is_sent_with_heartbeats_until_received_and_pushed_until_done(stage: Stage) -> None:
+def test_a_command_is_in_heartbeat_replies_until_received_and_pushed_until_done(stage: Stage) -> None:
     job, worker = stage.running()
     first, second = ask(stage, job, save=True), ask(stage, job, set=SLOWER)
 
@@ -118,7 +118,7 @@ def test_a_job_that_succeeds_reports_commands_that_it_did_not_carry_out(stage: S
 
 
 @pytest.mark.own_statement
-def test_a_command_survives_a_pause_and_max_steps_of_the_resume_wins(stage: Stage) -> None:
+def test_a_command_survives_a_pause_and_a_resume_overrides_its_max_steps(stage: Stage) -> None:
     job, worker = stage.running()
     asked = ask(stage, job, set={**SLOWER, "max_steps": 900})
     stage.pause(job)

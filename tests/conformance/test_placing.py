@@ -99,7 +99,7 @@ def test_finding_unclaimed_attempts_reads_no_more_rows_for_a_longer_queue(stage:
     assert result[1] <= result[0] + FEW
 
 
-def test_a_changed_reason_is_written_once_for_all_jobs_that_share_it(stage: Stage) -> None:
+def test_a_changed_wait_reason_is_written_once_for_all_jobs_of_a_shape(stage: Stage) -> None:
     job = stage.submit()
     stage.write(lambda conn: copy_job(conn, job, 1, FEW))
     stage.place()
@@ -123,7 +123,7 @@ def _page(stage: Stage) -> list[Any]:
     return stage.read(lambda conn: waiting.page(conn, None, None, limit=2 * FEW)).data
 
 
-def test_a_reason_is_deleted_with_the_last_job_of_its_shape(stage: Stage) -> None:
+def test_a_wait_reason_is_deleted_with_the_last_job_of_its_shape(stage: Stage) -> None:
     job = stage.submit()
     stage.place()
     stage.cancel(job)
@@ -176,7 +176,7 @@ def test_slots_that_two_plans_assign_go_to_one_job(stage: Stage) -> None:
     assert started(stage, [urgent, placement]) == [second]
 
 
-def test_a_second_plan_stops_early_until_something_has_changed(stage: Stage) -> None:
+def test_placement_is_planned_again_only_after_the_queue_or_a_node_has_changed(stage: Stage) -> None:
     stage.node(slots=1)
     job = stage.submit()
     assert stage.place() == [job]
@@ -207,7 +207,7 @@ def test_a_second_plan_stops_early_until_something_has_changed(stage: Stage) -> 
     assert is_new()
 
 
-def test_a_queue_is_read_in_order_across_its_pages(stage: Stage) -> None:
+def test_jobs_of_one_shape_are_read_in_the_order_of_the_queue(stage: Stage) -> None:
     job = stage.submit()
     stage.write(lambda conn: copy_job(conn, job, 1, 3 * FEW, priority="n % 7 - 3", queued_at="queued_at - n / 2"))
 

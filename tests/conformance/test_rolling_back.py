@@ -51,7 +51,7 @@ def test_a_resume_from_an_older_checkpoint_offers_no_newer_one(stage: Stage) -> 
 
 
 @pytest.mark.own_statement
-def test_a_resume_from_an_older_checkpoint_forgets_what_was_done_after_it(stage: Stage) -> None:
+def test_a_resume_from_an_older_checkpoint_discards_later_commands_and_progress(stage: Stage) -> None:
     job, worker = stage.running()
     worker.send(worker.write(Kind.PROGRESS, {"step": 5, "max_steps": 40, "epoch": 0.5}, 5))
     early = ask(stage, job, set={"learning_rate": 0.5})
@@ -87,7 +87,7 @@ def test_a_resume_from_the_best_checkpoint_may_lower_max_steps_down_to_it(stage:
     assert kept(stage, job) == {"1/15": "deleting", "1/10": "committed", "1/5": "committed"}
 
 
-def test_a_newer_checkpoint_that_is_needed_is_not_deleted_by_a_resume(stage: Stage) -> None:
+def test_a_resume_that_would_delete_a_checkpoint_in_use_is_refused(stage: Stage) -> None:
     job, ids, _ = paused(stage, 5, 10, 15)
     other = stage.submit(resume_from={"job": job, "checkpoint": ids[15]})
     before = stage.job(job)

@@ -43,7 +43,7 @@ def first_attempt(stage: Stage, training: dict[str, Any] = TWO, best: int = 0) -
     return worker
 
 
-def test_offered_checkpoints_stay_until_the_attempt_has_one_of_its_own(stage: Stage) -> None:
+def test_earlier_checkpoints_stay_until_the_new_attempt_has_saved_a_checkpoint(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
 
@@ -90,7 +90,7 @@ def test_a_checkpoint_that_is_being_deleted_is_not_offered(stage: Stage) -> None
     assert [offer.step for offer in after.answer.checkpoints] == [20, 15]
 
 
-def test_old_checkpoints_stay_while_a_node_has_not_begun(stage: Stage) -> None:
+def test_old_checkpoints_stay_until_all_nodes_of_the_attempt_run(stage: Stage) -> None:
     for _ in range(2):
         stage.node(slots=1)
     job = stage.submit(nodes=2, training=TWO)
@@ -128,7 +128,9 @@ def test_checkpoints_over_the_limit_are_deleted_when_the_attempt_ends(stage: Sta
 
 
 @pytest.mark.parametrize(("metric", "kept_of_the_first"), [("loss", ["1/10", "1/5"]), ("accuracy", ["1/15", "1/10"])])
-def test_the_best_checkpoints_stay_over_all_attempts(stage: Stage, metric: str, kept_of_the_first: list[str]) -> None:
+def test_the_best_checkpoints_of_an_earlier_attempt_stay(
+    stage: Stage, metric: str, kept_of_the_first: list[str]
+) -> None:
     best = {"keep_last": 1, "keep_best": 2, "metric_for_best_model": metric, "eval_strategy": "steps", "eval_steps": 5}
     training = {"save_strategy": "steps", "save_steps": 5, **best}
     data = {"train": "toy/regression", "eval": "toy/regression"}
@@ -144,7 +146,7 @@ def test_the_best_checkpoints_stay_over_all_attempts(stage: Stage, metric: str, 
     assert of_the_first == kept_of_the_first
 
 
-def test_a_better_checkpoint_of_a_later_attempt_replaces_a_good_one_of_an_earlier(stage: Stage) -> None:
+def test_a_better_checkpoint_replaces_a_worse_checkpoint_of_an_earlier_attempt(stage: Stage) -> None:
     best = {"keep_last": 1, "keep_best": 2, "metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 5}
     training = {"save_strategy": "steps", "save_steps": 5, **best}
     _, worker = stage.running(training=training, data={"train": "toy/regression", "eval": "toy/regression"})
@@ -179,7 +181,7 @@ def test_a_corrupt_checkpoint_does_not_count_towards_the_limit(stage: Stage) -> 
 
 
 @pytest.mark.own_statement
-def test_a_healed_checkpoint_counts_again_and_a_deleted_one_does_not(stage: Stage) -> None:
+def test_a_healed_checkpoint_is_offered_again_and_a_deleted_checkpoint_is_not(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     folder = f"jobs/{worker.job}/attempts/1/checkpoint-"
@@ -198,7 +200,7 @@ def test_a_healed_checkpoint_counts_again_and_a_deleted_one_does_not(stage: Stag
     assert kept(stage, worker.job) == {"1/15": "committed", "1/10": "corrupt", "1/5": "deleted"}
 
 
-def test_a_folder_is_deleted_before_its_row_says_so(stage: Stage, tmp_path: Path) -> None:
+def test_a_checkpoint_folder_is_deleted_before_its_row_is_marked_deleted(stage: Stage, tmp_path: Path) -> None:
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     worker.checkpoints(20)

@@ -27,7 +27,7 @@ def notes(stage: Stage, job: JobId) -> list[str]:
     return [json.loads(row.data)["message"] for row in stage.events(job, ["note"])]
 
 
-def test_huge_metrics_stay_in_their_events_and_out_of_the_row(stage: Stage) -> None:
+def test_metrics_that_are_huge_texts_stay_in_events_and_out_of_the_jobs_row(stage: Stage) -> None:
     job, worker = stage.running()
     before = len(notes(stage, job))
     for first in range(0, 300, 15):

@@ -46,13 +46,13 @@ def report_in_two_transactions(migrated_url: str, first: Report, second: Report)
     return jobs
 
 
-def test_two_first_reports_of_a_name_at_the_same_time_make_one_job(migrated_url: str) -> None:
+def test_two_concurrent_first_reports_of_an_external_run_make_one_job(migrated_url: str) -> None:
     first, second = report_in_two_transactions(migrated_url, Report(percent=0), Report(percent=1, step=1))
 
     assert first == second
 
 
-def test_two_reports_that_a_new_run_begins_at_the_same_time_make_one_job(migrated_url: str, db: Database) -> None:
+def test_two_concurrent_reports_of_a_restarted_external_run_make_one_job(migrated_url: str, db: Database) -> None:
     before = db.write_now(lambda conn: reported(conn, Report(percent=10, step=1)))
 
     first, second = report_in_two_transactions(migrated_url, Report(percent=0), Report(percent=0))

@@ -58,7 +58,7 @@ def test_a_job_on_one_node_has_no_rendezvous(stage: Stage) -> None:
     assert (worker.answer.nodes, worker.answer.rendezvous, worker.beat().rendezvous) == (1, None, None)
 
 
-def test_a_cancel_ends_the_nodes_that_wait_for_the_last_claim(stage: Stage) -> None:
+def test_a_cancel_stops_nodes_that_wait_for_the_last_claim_and_denies_that_claim(stage: Stage) -> None:
     job = placed_job(stage)
     first = stage.claim(job, 0)
     stage.cancel(job)
@@ -77,7 +77,7 @@ def test_a_job_on_several_nodes_is_running_once_all_its_nodes_train(stage: Stage
     assert any("running on node 1 of 2" in event.data for event in stage.events(job, ["note"]))
 
 
-def test_a_lost_node_is_the_reason_and_not_the_errors_that_it_caused_elsewhere(stage: Stage) -> None:
+def test_a_lost_node_is_the_reason_and_not_the_errors_that_its_loss_caused(stage: Stage) -> None:
     job, (first, second) = running(stage)
     first.checkpoints(10)
     stage.rescue()
@@ -171,7 +171,7 @@ def test_a_drain_of_one_node_moves_its_job_and_drains_no_other_node(stage: Stage
     assert first.node in [part.node for part in stage.sources(job)]
 
 
-def test_a_job_for_more_nodes_than_there_are_says_so(stage: Stage) -> None:
+def test_a_job_for_more_nodes_than_exist_waits_and_names_both_numbers(stage: Stage) -> None:
     stage.node(slots=1)
     stage.node(slots=1)
     job = stage.submit(nodes=3)

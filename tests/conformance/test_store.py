@@ -201,7 +201,7 @@ def _plans(conn: Connection, filter: JobFilter, sort: Sort) -> str:
     return " ".join(str(conn.exec_driver_sql(f"{explain} {statement}", values).all()) for statement, values in ordered)
 
 
-def test_a_foreign_cursor_is_refused(stage: Stage) -> None:
+def test_a_cursor_of_another_list_is_refused(stage: Stage) -> None:
     stage.submit()
     stage.submit()
     page = stage.read(lambda conn: job_list.page(conn, JobFilter("default"), "-created", None, 1))
@@ -214,7 +214,7 @@ def test_a_foreign_cursor_is_refused(stage: Stage) -> None:
     assert page.total_estimate == 2
 
 
-def test_events_come_in_order_by_page_and_kind(stage: Stage) -> None:
+def test_events_are_read_in_order_by_page_and_by_kind(stage: Stage) -> None:
     job, worker = stage.running()
     for step in range(5):
         worker.logs(step)
@@ -228,7 +228,7 @@ def test_events_come_in_order_by_page_and_kind(stage: Stage) -> None:
     assert json.loads(first[0].as_json())["data"]["state"] == "queued"
 
 
-def test_an_event_of_sql_as_json_is_the_event_of_the_api(stage: Stage) -> None:
+def test_the_json_that_sql_makes_of_an_event_is_valid_in_the_api(stage: Stage) -> None:
     from footplate.contract.events import Event
 
     job, worker = stage.running()
@@ -239,7 +239,7 @@ def test_an_event_of_sql_as_json_is_the_event_of_the_api(stage: Stage) -> None:
         assert (event.no, event.kind, event.data) == (row.no, row.kind, json.loads(row.data))
 
 
-def test_a_patch_moves_the_version_and_the_tags(stage: Stage) -> None:
+def test_a_patch_increases_the_version_and_replaces_the_tags(stage: Stage) -> None:
     job = stage.submit(name="old", tags=["x"])
     version = stage.job(job).version
 
@@ -272,7 +272,7 @@ def test_a_deleted_job_leaves_no_row(stage: Stage) -> None:
     assert worker.logs(1).replies[worker.claim].closed
 
 
-def test_one_checkpoint_is_best_and_deleted_ones_are_not_offered(stage: Stage) -> None:
+def test_only_one_checkpoint_is_best_and_deleted_checkpoints_are_not_offered(stage: Stage) -> None:
     job, worker = stage.running()
     folder = f"jobs/{job}/attempts/1/checkpoint-"
     worker.checkpoints(1, is_best=True)
@@ -302,7 +302,7 @@ def test_a_checkpoint_outside_the_folder_of_its_attempt_is_refused(stage: Stage)
     assert len(stage.read(events.dead)) == 3
 
 
-def test_a_catalogue_is_sent_once_and_stored_while_a_node_has_it(stage: Stage) -> None:
+def test_a_catalogue_is_requested_once_and_stored_until_its_last_node_is_lost(stage: Stage) -> None:
     node = stage.node()
     assert stage.beat_node(node, catalogue_hash="h").reply.catalogue_known is None
     body = {"models": {"toy/mlp": {}}}
@@ -318,7 +318,7 @@ def test_a_catalogue_is_sent_once_and_stored_while_a_node_has_it(stage: Stage) -
     assert stage.read(nodes.all_nodes) == []
 
 
-def test_a_node_of_another_protocol_is_refused_and_told_why(stage: Stage) -> None:
+def test_a_node_of_a_later_protocol_is_refused_with_the_reason(stage: Stage) -> None:
     before, after = PROTOCOL - 1, PROTOCOL + 1
     old, new = stage.node(protocol=before), stage.node(protocol=after)
 
@@ -338,7 +338,7 @@ def test_one_gpu_cannot_be_announced_by_two_nodes(stage: Stage) -> None:
     assert stage.beat_node(first, gpus=[card]).reply.refused is None
 
 
-def test_an_operator_drains_a_node_and_takes_it_back(stage: Stage) -> None:
+def test_a_drained_node_gets_no_jobs_until_the_operator_ends_the_drain(stage: Stage) -> None:
     job, worker = stage.running()
     stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=True))
 
