@@ -47,7 +47,7 @@ def test_training_arguments_in_python_convert_types_and_are_mutable() -> None:
     assert dataclasses.replace(args, seed=3).seed == 3  # type: ignore[type-var]
 
 
-def test_folders_may_be_paths() -> None:
+def test_folder_arguments_may_be_path_objects() -> None:
     args = TrainingArguments(Path("out"), logging_dir=Path("logs"), resume_from_checkpoint=Path("one"))  # type: ignore[arg-type]
 
     assert (args.output_dir, args.logging_dir, args.resume_from_checkpoint) == ("out", "logs", "one")

@@ -9,7 +9,7 @@ from footplate.trainer.saving import _read_state
 from footplate.trainer.state import TrainerState
 
 
-def test_the_best_checkpoint_is_found_if_its_path_was_written_on_another_node(tmp_path: Path) -> None:
+def test_a_best_checkpoint_path_written_on_another_node_is_translated(tmp_path: Path) -> None:
     job = new_job_id()
     files = AttemptFiles(tmp_path, job, 2)
     place = f"jobs/{job}/attempts/1/checkpoint-10"

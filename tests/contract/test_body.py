@@ -110,7 +110,7 @@ def test_the_depth_limit_counts_nesting_and_not_brackets():
     assert read_json(json.dumps(["[{" * 50] * 50 + [[]] * 100).encode())
 
 
-def test_the_limit_of_values_in_a_body_does_not_count_commas_in_strings():
+def test_a_body_has_a_limit_of_values_that_ignores_commas_in_strings():
     assert problems_of(json.dumps([0] * MAX_VALUES).encode()) == [("", "too_long")]
     assert problems_of(json.dumps({"a": [{"b": "c"}] * (MAX_VALUES // 2)}).encode()) == [("", "too_long")]
     full = ['a,[{"\\', *[0] * (MAX_VALUES - 3), "[" * MAX_VALUES]

@@ -116,7 +116,7 @@ def test_a_bad_bundle_is_refused_with_a_pointer_to_the_bad_entry(made: Made, poi
     assert (pointer, code) in [(problem.pointer, problem.code) for problem in refused.value.problems]
 
 
-def test_a_zip_inside_a_bundle_is_accepted_and_its_entries_count_to_the_limit() -> None:
+def test_a_zip_inside_a_bundle_is_accepted_and_counts_towards_its_limits() -> None:
     inner = packed(*((f"f{number}.py", "") for number in range(900)))
     assert look(packed(("a.py", ""), ("data.zip", inner))) == ["a.py", "data.zip"]
 

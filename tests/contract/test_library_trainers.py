@@ -137,7 +137,7 @@ def test_unknown_training_arguments_are_refused_with_a_trainer_of_the_users_own(
         JobSpec.parse({**TOY, **CODE, "trainer": "my_code:Mine", "training": {"max_length": 1}})
 
 
-def test_a_library_trainer_gets_no_warning_that_no_loss_is_shown() -> None:
+def test_a_short_run_of_a_library_trainer_gets_no_warning_about_logging() -> None:
     body = {**SFT, "training": {"max_steps": 20}}
 
     assert warnings_of(accept(body)) == []

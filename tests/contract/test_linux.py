@@ -90,13 +90,13 @@ def guardian(story: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ["deep", "comet", "bomb"])
-def test_runaway_processes_are_ended_and_a_spared_child_is_not(attack: str) -> None:
+def test_all_runaway_processes_are_killed_except_the_spared_child(attack: str) -> None:
     guardian(f"begin({attack})\nLeftovers(lambda pid: pid in SPARED).end()\nassert not mine()")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
 @pytest.mark.parametrize("attack", ["deep", "comet", "bomb"])
-def test_all_processes_of_a_user_end_in_one_call(attack: str) -> None:
+def test_a_single_call_kills_all_processes_of_a_user(attack: str) -> None:
     guardian(
         f"begin({attack}, UID)\nkill_user(UID, NOBODY)\n"
         "assert os.getresuid() == (0, 0, 0)\n"

@@ -149,7 +149,7 @@ def test_a_text_that_may_be_a_secret_is_not_repeated_in_a_hint() -> None:
     assert "hunter2" not in str(problems_of(json.dumps(body)))
 
 
-def test_a_hint_does_not_depend_on_the_words_of_the_problem() -> None:
+def test_a_hint_follows_from_the_code_of_a_problem_and_not_from_its_text() -> None:
     problem = Problem("/priority", "wrong_type", "any sentence", expected=("a whole number",))
 
     assert with_next_steps([problem], {"priority": "5"})[0].hint == "write 5, without quotes"

@@ -11,7 +11,7 @@ from footplate.contract.host import outcome
     ("code", "reason"),
     [(2, "error"), ("there are no rows", "error"), (1, "crashed"), (3, "crashed"), (-9, "crashed"), (137, "crashed")],
 )
-def test_an_exit_that_the_program_decided_is_an_error_and_not_a_crash(code: int | str, reason: str) -> None:
+def test_an_exit_with_2_or_a_message_is_an_error_and_other_codes_are_crashes(code: int | str, reason: str) -> None:
     verdict = outcome.of_exception(SystemExit(code))
 
     assert (verdict.reason, verdict.error.code) == (reason, "exited")
@@ -19,7 +19,7 @@ def test_an_exit_that_the_program_decided_is_an_error_and_not_a_crash(code: int 
 
 
 @pytest.mark.parametrize("code", [0, None])
-def test_an_exit_with_0_before_a_result_is_an_error_that_names_the_stop_of_callbacks(code: int | None) -> None:
+def test_an_exit_with_0_before_the_end_is_an_error_that_hints_at_a_clean_stop(code: int | None) -> None:
     verdict = outcome.of_exception(SystemExit(code))
 
     assert (verdict.reason, verdict.error.code) == ("error", "exited")
