@@ -115,7 +115,7 @@ def test_a_command_that_names_no_script_is_refused_with_its_usage(words: list[st
         main(words)
 
 
-def test_a_job_can_request_the_drop_in_by_its_env() -> None:
+def test_a_job_can_request_the_drop_in_by_an_environment_variable() -> None:
     assert refused_env({"FOOTPLATE_DROP_IN": "1"}, allowed="") == []
     install_if_asked({"FOOTPLATE_DROP_IN": "0"})
     with pytest.raises(SettingsError, match="FOOTPLATE_DROP_IN=yes means nothing: 1 runs libraries"):

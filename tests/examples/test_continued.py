@@ -10,7 +10,7 @@ from tests.examples.conftest import Examples
 
 
 @pytest.mark.matrix
-def test_a_run_of_transformers_continues_here_as_it_did_itself(examples: Examples) -> None:
+def test_a_checkpoint_of_transformers_continues_with_the_same_losses(examples: Examples) -> None:
     done = examples.run("continue-from-transformers/job.json")
 
     assert (done["state"], done["progress"]["step"]) == ("succeeded", 48), done

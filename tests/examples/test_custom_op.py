@@ -8,7 +8,7 @@ from tests.examples.conftest import Examples
 
 
 @pytest.mark.matrix
-def test_an_op_that_a_bundle_builds_trains(examples: Examples) -> None:
+def test_a_model_with_a_custom_op_that_its_bundle_builds_trains(examples: Examples) -> None:
     spec = examples.with_code("custom-op/job.json")
     job = examples.system.submit(spec)
     done = examples.ended(job)

@@ -90,7 +90,7 @@ def test_a_reward_model_rates_the_chosen_answers_higher(trl: Examples) -> None:
     assert last(trl, done["id"], "accuracy") > 0.9
 
 
-def test_grpo_earns_more_reward_by_a_registered_function_and_one_of_a_bundle(trl: Examples) -> None:
+def test_grpo_increases_the_rewards_of_a_registered_and_a_bundled_function(trl: Examples) -> None:
     trl.prepare("fine-tuning")
     done = trl.ended(trl.system.submit(trl.with_code("fine-tuning/grpo.json")))
 
@@ -168,7 +168,7 @@ def test_a_model_trained_by_trl_chats_with_openais_client(trl: Examples) -> None
     assert len(vectors[0].embedding) == len(vectors[1].embedding) > 0
 
 
-def test_a_model_trained_on_calls_of_tools_calls_them_through_openais_client(trl: Examples) -> None:
+def test_a_model_trained_on_tool_calls_calls_tools_through_openais_client(trl: Examples) -> None:
     """The rows are those of OpenAI's guide: the arguments of a call are a text, and some rows have no tools."""
     system, rows = trl.system, list(rows_with_calls())
     write_caller(system.folder / "models/tiny-caller", rows)
@@ -195,7 +195,7 @@ def test_a_model_trained_on_calls_of_tools_calls_them_through_openais_client(trl
     assert [token.token for token in plain.logprobs.content or []] == ["white"]
 
 
-def test_only_the_assistants_words_move_the_loss_of_a_supervised_job(trl: Examples) -> None:
+def test_only_the_assistants_tokens_count_in_the_loss_of_a_supervised_job(trl: Examples) -> None:
     """All other words are random, so a loss that counted them would stay above 1."""
     trl.prepare("fine-tuning")
     system = trl.system

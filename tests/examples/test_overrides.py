@@ -61,7 +61,7 @@ print("trained", Mine(tiny(), arguments, train_dataset=rows()).train().global_st
 }
 
 
-def test_a_trainer_class_of_the_user_trains(examples: Examples) -> None:
+def test_a_trainer_subclass_in_a_bundle_trains(examples: Examples) -> None:
     job = examples.system.submit(examples.with_code("overrides/job.json"))
     done = examples.ended(job)
 

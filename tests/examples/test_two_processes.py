@@ -26,7 +26,7 @@ def spec(name: str) -> JSON:
 
 @pytest.mark.parametrize("name", ["ddp.json", "fsdp.json"])
 @pytest.mark.matrix
-def test_two_processes_give_the_loss_curve_of_one_on_the_same_batches(examples: Examples, name: str) -> None:
+def test_two_processes_give_the_loss_curve_of_a_single_process(examples: Examples, name: str) -> None:
     system, two = examples.system, spec(name)
     alone = {"training": {**two["training"], "per_device_train_batch_size": 16}, "resources": {}}
     job, other_job = system.submit(two), system.submit({**two, **alone})
@@ -69,7 +69,7 @@ def test_a_job_of_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed
 
 
 @pytest.mark.soak  # DeepSpeed compiles for minutes, where no job of this node has made it do so
-def test_a_killed_zero_2_job_continues_with_the_curve_of_a_whole_model(examples: Examples) -> None:
+def test_a_killed_zero_2_job_continues_with_the_losses_of_a_ddp_job(examples: Examples) -> None:
     system, zero = examples.system, spec("zero.json")
     slow = {"use": "toy/classification", "args": {"n": 256, "seconds_per_item": 0.02}}
     whole = system.submit({**zero, "resources": {**zero["resources"], "strategy": "ddp"}})
