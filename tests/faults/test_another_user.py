@@ -34,7 +34,7 @@ def database_url(sqlite_url: str) -> str:
 
 
 @pytest.mark.fault(1, without="dying with the warm parent as another user", red="nobody but the kernel")
-def test_training_as_another_user_ends_with_its_warm_parent(system: System) -> None:
+def test_training_under_its_own_user_ends_when_its_warm_parent_dies(system: System) -> None:
     system.start()
     node = system.nodes[1].pid
     job = system.submit(ENDLESS)

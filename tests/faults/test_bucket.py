@@ -123,7 +123,7 @@ def test_a_script_does_not_continue_with_files_of_only_some_of_its_nodes(attempt
 
 
 @pytest.mark.fault(1, without="what lay there already is nobody's to leave again", red="which is older")
-def test_files_that_a_node_found_do_not_replace_files_that_another_wrote(attempt: Make) -> None:
+def test_a_nodes_unchanged_files_do_not_replace_newer_files_of_another_node(attempt: Make) -> None:
     """Each node's folder begins with everybody's files, and only one of them writes a newer one of each."""
     for number, steps in ((1, "10"), (2, "20"), (3, "30")):
         for source in (0, 1):

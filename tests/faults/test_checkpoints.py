@@ -149,7 +149,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.fault(11, without="a checkpoint is verified", red="nobody was told of a flipped bit")
 @pytest.mark.fault(11, without="what was found corrupt is offered again", red="a silent start from zero")
-def test_a_damaged_checkpoint_is_skipped_and_without_any_valid_one_a_job_fails(system: System) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_if_all_are_damaged_the_job_fails(system: System) -> None:
     system.start(slots=3)
     quiet, spoilt, flipped = (pausing_with_two_checkpoints(system) for _ in range(3))
     they_go_on(system, {"nothing": quiet, "a flipped bit": flipped}, quiet)

@@ -22,7 +22,7 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection
 
 
 @pytest.mark.fault(18, without="leases are timed by a clock that does not jump", red="lost .* without need")
-def test_a_clock_that_jumps_by_an_hour_loses_no_attempt_and_no_order(system: System) -> None:
+def test_a_clock_jump_of_an_hour_loses_no_attempt_and_keeps_events_in_order(system: System) -> None:
     slow = {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.01}}
     job = system.submit(LONG_TOY, data=slow)
     step = 2

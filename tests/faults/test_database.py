@@ -99,7 +99,7 @@ def test_a_postgres_that_restarts_or_is_exhausted_locked_or_full_loses_nothing(
 
 
 @pytest.mark.fault(9, without="the schema is looked at before it is used", red="it starts on a schema that is")
-def test_a_schema_of_another_version_is_refused_with_a_sentence(
+def test_a_database_schema_of_another_version_stops_the_start_with_the_fix(
     processes: Processes, database_url: str, protection_off: list[str]
 ) -> None:
     environment = service_environment(processes, database_url, protection_off)

@@ -21,7 +21,7 @@ ENDLESS: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 1
 
 @pytest.mark.fault(12, without="every line is checked", red="is not told as lost")
 @pytest.mark.fault(12, without="what is lost is told as a gap", red="it is known what became of")
-def test_torn_lines_of_a_journal_are_cut_and_changed_ones_become_gaps(system: System) -> None:
+def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System) -> None:
     system.start()
     job = system.submit(ENDLESS)
     system.until_step(job, 5)
@@ -140,7 +140,7 @@ def disk(system: System) -> Iterator[SmallDisk | SmallFiles]:
 
 
 @pytest.mark.fault(12, without="a full journal ends its attempt", red="goes on in silence")
-def test_a_journal_whose_disk_is_full_fails_its_job_and_says_so(system: System, disk: SmallDisk | SmallFiles) -> None:
+def test_a_full_journal_disk_fails_the_job_with_that_reason(system: System, disk: SmallDisk | SmallFiles) -> None:
     system.start()
     # Without its journal, training reaches its last step, and succeeds although most of its events are lost.
     job = system.submit({**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 300}})

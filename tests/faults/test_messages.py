@@ -43,7 +43,7 @@ def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
 
 
 @pytest.mark.fault(5, without="a claim is of one fence, for one node", red="a forged claim is granted")
-def test_messages_that_come_late_or_are_forged_run_nothing(system: System) -> None:
+def test_late_or_forged_start_messages_start_no_attempt(system: System) -> None:
     system.environment["FOOTPLATE_CLAIM_SECONDS"] = "3"
     system.start()
     node = NodeId(system.get("/nodes")["data"][0]["id"])

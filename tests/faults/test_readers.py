@@ -39,7 +39,9 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection
 
 @pytest.mark.fault(17, without="a slow reader is sent away", red="the readers are sent away")
 @pytest.mark.fault(17, without="a request comes in time", red="half a request is given up")
-def test_an_idle_reader_is_disconnected_and_costs_no_memory(system: System, sqlite_url: str) -> None:
+def test_idle_readers_and_half_requests_are_disconnected_and_cost_little_memory(
+    system: System, sqlite_url: str
+) -> None:
     job = system.submit(WAITING)
     fill(sqlite_url, JobId(job))
     service = system.services["api"]

@@ -88,7 +88,7 @@ def test_a_failure_on_one_node_ends_all_nodes_before_the_next_attempt(stage: Sta
 @pytest.mark.fault(
     23, without="a part that only lost another is not the reason", red="the job says that it failed of peer_lost"
 )
-def test_the_reason_is_the_node_that_failed_by_itself_whichever_reports_first(stage: Stage) -> None:
+def test_the_node_that_failed_by_itself_is_the_reason_even_if_it_reports_later(stage: Stage) -> None:
     job, (first, second) = running(stage)
     first.ends(
         "failed", "crashed", is_follow_up=True, error={"code": "peer_lost", "message": "Connection closed by peer"}

@@ -89,7 +89,7 @@ STALL_SECONDS, STOP_SECONDS = 6, 6
 
 
 @pytest.mark.fault(3, without="the stall limit", red="stalled within its limit")
-def test_training_that_hangs_is_stalled_killed_and_tried_again(system: System) -> None:
+def test_training_that_hangs_is_killed_at_the_stall_limit_and_retried(system: System) -> None:
     system.start()
     # Endless, and of one epoch, at whose end its data workers would be others.
     data = {"use": "toy/regression", "args": {"n": 100_000, "seconds_per_item": 0.002}}

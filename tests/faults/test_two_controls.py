@@ -23,7 +23,7 @@ def works(control: Process) -> bool:
 
 
 @pytest.mark.fault(8, without="one control at a time", red="two controls work at once")
-def test_the_second_control_takes_over_when_the_first_dies_or_wakes(system: System) -> None:
+def test_another_control_takes_over_when_the_first_is_killed_but_not_while_frozen(system: System) -> None:
     system.start_service("api")
     first = system.start_service("control", "first")
     system.processes.until(lambda: works(first), within=30, what="the first control works")
