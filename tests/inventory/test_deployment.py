@@ -37,7 +37,7 @@ def test_every_container_has_an_ordinary_user_a_read_only_disk_and_no_capability
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_every_image_is_a_target_and_every_setting_is_read_by_it(name: str) -> None:
+def test_every_image_is_a_build_target_that_reads_all_its_settings(name: str) -> None:
     target = OURS[name]["build"]["target"]
 
     assert re.search(rf"^FROM \S+ AS {target}$", DOCKERFILE, re.MULTILINE)
@@ -45,14 +45,14 @@ def test_every_image_is_a_target_and_every_setting_is_read_by_it(name: str) -> N
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if "command" in OURS[name]])
-def test_every_command_is_one_that_the_service_knows(name: str, processes: Processes) -> None:
+def test_every_command_of_a_container_is_a_subcommand_of_the_service(name: str, processes: Processes) -> None:
     names = processes.start("-m", "service", "--help", name="help")
     names.wait()
 
     assert OURS[name]["command"][0] in names.output
 
 
-def test_nodes_reach_neither_the_database_nor_the_world() -> None:
+def test_containers_of_nodes_reach_neither_the_database_nor_the_internet() -> None:
     for name in ("worker", "worker-gpu"):
         assert SERVICES[name]["networks"] == ["pipe"]
         assert not any("DATABASE" in key or "API_KEY" in key for key in SERVICES[name]["environment"])

@@ -23,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
-def test_the_site_has_a_page_for_every_page_of_the_folder(site: Path) -> None:
+def test_the_docs_site_has_every_page_of_the_docs_folder(site: Path) -> None:
     pages = {path.relative_to(REPOSITORY / "docs").with_suffix("") for path in (REPOSITORY / "docs").rglob("*.md")}
     built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
 
@@ -55,5 +55,7 @@ def test_the_search_finds_words_of_the_pages(site: Path) -> None:
         ("docs/guides/hub.md", "[elsewhere](https://example.org/a.md)", "[elsewhere](https://example.org/a.md)"),
     ],
 )
-def test_a_link_leads_to_the_page_of_the_site_or_becomes_a_path(origin: str, link: str, rewritten: str) -> None:
+def test_a_link_is_rewritten_to_a_page_of_the_site_or_becomes_a_plain_path(
+    origin: str, link: str, rewritten: str
+) -> None:
     assert relink(link, origin, "docs/guides/hub.md") == rewritten

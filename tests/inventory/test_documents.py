@@ -40,19 +40,19 @@ def test_the_generated_pages_are_up_to_date() -> None:
     ("example", "why"),
     [({"priority": 101}, "refused: /priority"), ({"priority": 5}, "only its default"), ({"tags": []}, "not set it")],
 )
-def test_an_example_that_is_not_a_valid_spec_stops_the_spec_page(example: dict[str, Any], why: str) -> None:
+def test_an_invalid_example_stops_the_generation_of_the_spec_page(example: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=f"the example of priority on docs/reference/spec.md .*{why}"):
         spec_page.checked(example, "priority")
 
 
-def test_a_field_of_the_spec_without_an_example_stops_the_spec_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_field_without_an_example_stops_the_generation_of_the_spec_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(spec_page.EXAMPLES, "retry.backoff")
 
     with pytest.raises(ValueError, match=r"add an example of retry\.backoff"):
         spec_page.spec_page("")
 
 
-def test_the_page_of_errors_needs_exactly_one_cure_for_each_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_errors_page_needs_exactly_one_fix_for_every_code(monkeypatch: pytest.MonkeyPatch) -> None:
     cures = errors_page.CURES["Errors of a job"]
     monkeypatch.setitem(errors_page.CURES, "Errors of a job", {**cures, "no_such_code": ("", "")})
     with pytest.raises(ValueError, match="no_such_code"):

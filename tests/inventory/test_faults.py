@@ -25,6 +25,6 @@ def test_every_fault_of_the_table_has_a_test() -> None:
     assert rows >= ROWS, f"write a test marked fault(row) in tests/faults for the rows {sorted(ROWS - rows)}"
 
 
-def test_every_fault_switch_belongs_to_a_test_that_fails_without_it() -> None:
+def test_every_switch_of_a_protection_is_used_by_a_fault_test() -> None:
     used = {ast.literal_eval(word.value) for mark in marks() for word in mark.keywords if word.arg == "without"}
     assert used - {None} == set(SWITCHES), "a switch in tests/faults/off that no fault test names is dead: delete it"

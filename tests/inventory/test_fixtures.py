@@ -17,7 +17,9 @@ from tests.support.processes import Patience, Processes, children, free_port, is
 from tests.support.template import Forked
 
 
-def test_a_grandchild_that_left_its_group_is_still_found(processes: Processes, tmp_path: Path) -> None:
+def test_leftover_processes_include_a_grandchild_that_left_its_process_group(
+    processes: Processes, tmp_path: Path
+) -> None:
     escape = "import subprocess, sys; subprocess.Popen(['sleep', '60'], start_new_session=True, env={}).wait()"
     parent = processes.start("-c", escape, name="parent")
     (grandchild,) = until(lambda: children(parent.pid), what="the grandchild is forked")
@@ -32,7 +34,7 @@ def test_a_grandchild_that_left_its_group_is_still_found(processes: Processes, t
     until(lambda: not is_alive(grandchild), what="it is gone")
 
 
-def test_a_wait_looks_again_after_the_machine_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_checks_several_times_even_if_the_clock_jumps_over_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour between any two looks, and still it is not the second that decides."""
     clock = count(step=3600)
     stood = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
@@ -44,7 +46,9 @@ def test_a_wait_looks_again_after_the_machine_stood_still(monkeypatch: pytest.Mo
         until(lambda: False, within=1, what="it comes")
 
 
-def test_a_program_forked_from_the_template_equals_a_started_one(processes: Processes, tmp_path: Path) -> None:
+def test_a_program_forked_from_the_template_behaves_like_a_started_program(
+    processes: Processes, tmp_path: Path
+) -> None:
     """A database that accepts a connection and does not answer holds each program while the test looks at it."""
     port, started, said = free_port(), [], []
     setting = {"FOOTPLATE_DATABASE": f"postgresql+psycopg://user@127.0.0.1:{port}/none", "FOOTPLATE_HOME": tmp_path}

@@ -110,7 +110,7 @@ def test_an_unsupported_argument_is_refused_unless_its_value_is_neutral() -> Non
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_older_name_and_its_newer_one_must_not_contradict() -> None:
+def test_an_older_argument_name_that_contradicts_its_newer_name_is_refused() -> None:
     message = "evaluation_strategy='epoch' means eval_strategy='epoch', but eval_strategy is also set, to 'steps'"
     with pytest.raises(ValueError, match=message):
         footplate.TrainingArguments("out", evaluation_strategy="epoch", eval_strategy="steps")  # type: ignore[call-arg]

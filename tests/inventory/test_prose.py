@@ -49,7 +49,7 @@ def page_rules(text: str) -> list[str]:
         ("Returns what the node tells the service.", "word"),
     ],
 )
-def test_each_kind_of_unclear_docstring_is_refused_for_its_reason(docstring: str, rule: str) -> None:
+def test_every_kind_of_unclear_docstring_is_refused_for_its_reason(docstring: str, rule: str) -> None:
     assert rules(FUNCTION.format(docstring)) == [rule]
 
 
@@ -76,7 +76,7 @@ def test_the_line_of_a_violation_is_the_line_of_its_paragraph() -> None:
     assert [(line, rule) for line, rule, _ in violations(source)] == [(5, "long-sentence"), (8, "word")]
 
 
-def test_a_field_s_docstring_may_be_short_and_wrap() -> None:
+def test_the_docstring_of_a_field_may_be_short_and_wrap() -> None:
     assert rules('class Node:\n    slots: int\n    """Free\n    slots."""\n') == []
     assert rules('class Node:\n    slots: int\n    """Of the node, free ones."""\n') == ["first-word"]
 
@@ -110,7 +110,7 @@ def test_a_variable_without_a_noun_is_refused(source: str) -> None:
     assert rules(source) == ["local-name"]
 
 
-def test_fields_parameters_and_other_variables_keep_their_names() -> None:
+def test_names_of_fields_and_parameters_are_not_checked() -> None:
     assert rules("class Node:\n    known: int = 1\n\ndef f(given, known=()):\n    node = g(known=given)\n") == []
 
 
@@ -132,7 +132,7 @@ def test_a_generated_page_is_checked_in_its_code_only() -> None:
     assert page_rules("<!-- Made by docs/generate.py; edit the code. -->\nA node starts anew.\n") == []
 
 
-def test_a_path_selects_a_folder_and_no_other_that_begins_alike() -> None:
+def test_a_path_selects_its_folder_but_no_folder_whose_name_begins_alike() -> None:
     assert is_below("worker/node/app.py", "worker")
     assert is_below("worker/node/app.py", "worker/node/app.py")
     assert not is_below("worker_2/app.py", "worker")

@@ -45,7 +45,7 @@ for name, (module, turn_off) in SWITCHES.items():
 """
 
 
-def test_every_switch_finds_its_module_and_uses_names_that_exist() -> None:
+def test_every_switch_of_a_protection_uses_module_names_that_exist() -> None:
     done = subprocess.run(
         [sys.executable, "-c", TURN_ALL_OFF], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
