@@ -7,7 +7,7 @@ from tests.support.system import LONG_TOY, System, assert_whole
 SHORTER = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 30}}
 
 
-def test_two_pauses_and_resumes_give_the_undisturbed_run(standing: System) -> None:
+def test_a_repeated_pause_and_resume_give_the_losses_of_an_undisturbed_run(standing: System) -> None:
     gate = standing.gate()
     quiet = standing.submit()
     job = standing.submit(callbacks=[gate.at(15)])
@@ -27,7 +27,7 @@ def test_two_pauses_and_resumes_give_the_undisturbed_run(standing: System) -> No
     assert_whole(standing.events(job))
 
 
-def test_a_job_that_went_wrong_continues_from_an_older_checkpoint_as_if_it_had_not(standing: System) -> None:
+def test_a_job_resumed_from_an_older_checkpoint_undoes_a_wrong_learning_rate(standing: System) -> None:
     quiet, gate = standing.submit(SHORTER), standing.gate()
     job = standing.submit({**SHORTER, "callbacks": [gate.at(12, 25)]})
     standing.until_reached(job, gate, 12)
@@ -54,7 +54,7 @@ def curve(system: System, job: str) -> tuple[list[int], list[float]]:
     return loss["x"], loss["y"]
 
 
-def test_a_fork_continues_its_job_and_a_fork_of_weights_starts_at_step_0(standing: System) -> None:
+def test_a_fork_continues_its_source_and_a_fork_of_weights_starts_at_step_0(standing: System) -> None:
     job = standing.submit()
     done = standing.until_settled(job)
     assert (done["state"], done["actions"]) == ("succeeded", ["fork", "delete"]), done

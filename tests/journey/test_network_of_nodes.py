@@ -108,7 +108,7 @@ def system(switch: Switch, processes: Processes, sqlite_url: str) -> Iterator[Sy
 
 
 @pytest.mark.matrix
-def test_nodes_on_a_real_network_train_together_and_a_cut_one_is_lost(system: System, switch: Switch) -> None:
+def test_nodes_on_a_real_network_train_together_and_a_cut_off_node_is_lost(system: System, switch: Switch) -> None:
     job = system.submit(TOGETHER)
     other_job = system.submit(ALONE)
     system.until_checkpoint(job, 10, within=at_ease(90))

@@ -176,7 +176,7 @@ def test_an_own_loop_continues_on_other_nodes_as_if_undisturbed(nodes: Nodes) ->
 
 
 @pytest.mark.matrix
-def test_a_script_finds_the_files_of_all_nodes_on_each_node(nodes: Nodes) -> None:
+def test_a_retried_script_has_the_files_of_all_nodes_on_every_node(nodes: Nodes) -> None:
     """Each process leaves its own generators there; the one that dies is on the second node."""
     system, examples = nodes.system, Examples(nodes.system)
     script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}

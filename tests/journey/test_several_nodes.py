@@ -74,7 +74,7 @@ def test_a_job_on_two_nodes_survives_a_lost_node_and_a_pause(system: System) -> 
     assert system.training_pids(job) == []
 
 
-def test_the_tutorial_about_two_nodes_trains_on_two(system: System, tmp_path: Path) -> None:
+def test_the_tutorial_about_two_nodes_trains_on_two_nodes(system: System, tmp_path: Path) -> None:
     printed = paste(snippets("tutorials/two-nodes.md"), tmp_path, system.url)
 
     assert "succeeded (completed)" in printed

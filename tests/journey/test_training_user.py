@@ -186,7 +186,7 @@ def test_hostile_code_can_reach_only_its_own_files(system: System) -> None:
 
 
 @pytest.mark.matrix
-def test_hostile_code_could_reach_other_files_without_a_training_user(system: System) -> None:
+def test_without_a_training_user_hostile_code_can_reach_other_files(system: System) -> None:
     """The control: the same code, where the operator says root."""
     rooted = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
     node = system.start_node(7, **rooted)
@@ -211,7 +211,7 @@ def test_hostile_code_could_reach_other_files_without_a_training_user(system: Sy
         planted.unlink()
 
 
-def test_files_written_by_training_become_roots_in_unlistable_folders(system: System) -> None:
+def test_root_owns_files_of_ended_training_in_folders_that_cannot_be_listed(system: System) -> None:
     done = run(system, {**SHORT_TOY, "training": {**SHORT_TOY["training"], "save_strategy": "steps", "save_steps": 10}})
 
     job = system.folder / "artifacts" / "jobs" / done["id"]

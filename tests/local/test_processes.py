@@ -75,7 +75,7 @@ def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
     assert child.popen.returncode == -9
 
 
-def test_a_stop_during_the_start_ends_the_waiting(children: Children, tmp_path: Path) -> None:
+def test_a_stop_during_the_start_ends_the_wait_for_a_child(children: Children, tmp_path: Path) -> None:
     child = children.start(program(tmp_path, "import time; time.sleep(60)"))
     children._stop.asked = True
 
@@ -86,12 +86,12 @@ def test_a_stop_during_the_start_ends_the_waiting(children: Children, tmp_path: 
     assert not child.is_running
 
 
-def test_a_failed_step_stops_the_start_with_its_last_output(children: Children, tmp_path: Path) -> None:
+def test_a_failed_set_up_command_stops_the_start_and_shows_its_last_output(children: Children, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"exited with 3[\s\S]*the disk is full"):
         children.run(program(tmp_path, "import sys; print('the disk is full'); sys.exit(3)"))
 
 
-def test_a_home_in_use_names_its_process_and_is_unlocked_at_its_end(tmp_path: Path) -> None:
+def test_a_home_folder_in_use_is_refused_with_the_process_that_holds_its_lock(tmp_path: Path) -> None:
     with hold(tmp_path) as home:
         record_holder(home, "http://127.0.0.1:8080")
         with pytest.raises(HomeInUse, match=rf"{os.getpid()} at http://127\.0\.0\.1:8080"), hold(tmp_path):
@@ -101,17 +101,17 @@ def test_a_home_in_use_names_its_process_and_is_unlocked_at_its_end(tmp_path: Pa
         pass
 
 
-def test_only_we_can_open_the_socket_of_redis(tmp_path: Path) -> None:
+def test_only_the_user_who_started_redis_can_open_its_socket(tmp_path: Path) -> None:
     with hold(tmp_path) as home:
         assert home.run.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_home_too_deep_for_a_socket_gets_a_port_on_loopback(tmp_path: Path) -> None:
+def test_redis_uses_a_loopback_port_if_the_home_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
     with hold(tmp_path / ("deep" * 30)) as home:
         redis = redis_for(home, {})
 
     assert redis.url.startswith("redis://127.0.0.1:")
 
 
-def test_the_bundled_redis_is_the_one_that_starts() -> None:
+def test_the_redis_that_starts_is_the_bundled_redis() -> None:
     assert server() == bundled_server() is not None

@@ -70,7 +70,7 @@ def test_the_commands_that_up_prints_start_a_job_and_pause_it(launched: tuple[Up
     assert up.until_job(job, "paused")["actions"] == ["resume", "fork", "cancel"]
 
 
-def test_the_first_job_is_followed_in_plain_lines(launched: tuple[Up, Process]) -> None:
+def test_the_first_job_is_printed_in_plain_lines_without_terminal_codes(launched: tuple[Up, Process]) -> None:
     up, launcher = launched
     assert re.search(MOVING, launcher.output)
     assert "\033" not in launcher.output

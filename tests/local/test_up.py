@@ -29,7 +29,7 @@ ENDLESS: dict[str, Any] = {
 
 
 @pytest.mark.timeout(600)
-def test_a_start_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up) -> None:
+def test_up_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up) -> None:
     """Two starts in one home, because each costs ten seconds of CPU time."""
     launcher = up.start(FOOTPLATE_SLOTS="2")
     it_says_where_it_is(up, launcher)
@@ -131,7 +131,7 @@ def refuses_an_unknown_argument(url: str) -> None:
     assert [error["pointer"] for error in answer.json()["errors"]] == ["/model/args/hiden"]
 
 
-def test_a_start_says_why_no_components_are_announced_and_ends_when_a_child_dies(up: Up, tmp_path: Path) -> None:
+def test_up_prints_why_no_components_are_announced_and_ends_if_a_child_dies(up: Up, tmp_path: Path) -> None:
     (tmp_path / "accelerate.py").write_text("raise ImportError('this one is broken')")
     launcher = up.launch("--no-first-job", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
 
@@ -147,7 +147,7 @@ def test_a_start_says_why_no_components_are_announced_and_ends_when_a_child_dies
 
 
 @pytest.mark.matrix
-def test_nothing_is_left_when_the_launcher_is_killed(up: Up) -> None:
+def test_no_process_survives_if_the_launcher_is_killed(up: Up) -> None:
     launcher = up.start("--no-first-job")
     up.submit(ENDLESS)
     up.processes.until(lambda: up.get("/jobs")["data"][0]["state"] == "running", within=60, what="the job runs")
@@ -187,7 +187,7 @@ def ends_soon(up: Up, job: str) -> bool:
     return shown["state"] in ("succeeded", "failed")
 
 
-def test_a_service_for_other_machines_prints_its_address_for_them(
+def test_a_service_that_accepts_other_machines_prints_its_host_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOOTPLATE_HOST", "0.0.0.0")
