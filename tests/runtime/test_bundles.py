@@ -66,7 +66,7 @@ def test_own_components_may_be_classes_or_functions(opened: Open) -> None:
     assert own_code.OwnComponent("collators", "my_code:stack").load()(pad=9)([1]) == ([1], 9)
 
 
-def test_a_bundles_folder_tests_is_found_before_a_checkouts_package_of_that_name(tmp_path: Path) -> None:
+def test_a_tests_folder_in_a_bundle_takes_precedence_over_another_tests_package(tmp_path: Path) -> None:
     """A checkout of Footplate is on sys.path of its environment, and Python would prefer a package with __init__.py."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/rows.py").write_text("NUMBER = 7")
@@ -180,7 +180,7 @@ def failure_of_script(bundle: Bundle) -> Failure:
     return described(failed.value, outcome.of_exception(failed.value).error)
 
 
-def test_an_error_in_a_script_shows_its_line_and_none_of_ours(opened: Open) -> None:
+def test_an_error_in_a_script_shows_lines_of_the_script_and_not_of_footplate(opened: Open) -> None:
     failure = failure_of_script(opened(train="import rows\nrows.check(7)", rows=ROWS))
 
     assert failure.message == "rows.py, line 5: ValueError: label 7 is out of range"
@@ -218,7 +218,7 @@ def test_shapes_that_do_not_fit_in_an_own_loop_are_named(opened: Open) -> None:
     assert "Linear(in_features=65, out_features=2, bias=True) got (32, 64)" in failure.hint
 
 
-def test_an_error_without_a_line_of_own_code_stays_as_it_is(opened: Open) -> None:
+def test_an_error_without_a_line_of_the_users_code_is_reported_unchanged(opened: Open) -> None:
     opened(train="")
     failure = Failure(code="error", message="ValueError: no", traceback="all lines")
 

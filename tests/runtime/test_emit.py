@@ -69,7 +69,7 @@ def test_a_full_socket_merges_logs_and_loses_no_evaluation(reader: socket.socket
     assert merged > 10_000
 
 
-def test_waiting_notes_of_the_user_are_merged_to_limit_memory(reader: socket.socket, tmp_path: Path) -> None:
+def test_user_notes_that_wait_to_be_sent_are_merged_to_limit_memory(reader: socket.socket, tmp_path: Path) -> None:
     emit, _ = emit_with_stop_byte(tmp_path)
     for number in range(30_000):
         emit.users_note(f"note {number}")
@@ -141,7 +141,7 @@ def test_an_evaluation_after_training_ends_when_a_stop_is_requested(reader: sock
     assert emit.obeyed is StopMode.GRACEFUL
 
 
-def test_a_stop_during_forward_passes_of_one_process_asks_no_other_process(
+def test_a_stop_in_a_forward_pass_of_a_single_process_needs_no_other_process(
     reader: socket.socket, tmp_path: Path
 ) -> None:
     class Unreachable(OneProcess):

@@ -196,7 +196,7 @@ def test_a_file_that_two_processes_save_is_complete(attempt: Attempt, tmp_path: 
     assert [path.name for path in attempt.order.files.outputs.iterdir()] == ["model.pt"]
 
 
-def test_a_lost_connection_to_another_rank_is_not_taken_for_the_cause() -> None:
+def test_a_lost_connection_is_recognized_as_caused_by_another_rank() -> None:
     lost = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3127")
 
     assert process_group.is_caused_by_another_rank(lost)

@@ -90,7 +90,7 @@ def test_a_run_without_saves_that_a_callback_ends_early_is_saved_once(tmp_path: 
     assert 0 < trainer.state.global_step < 999
 
 
-def test_a_cancel_that_asks_for_no_checkpoint_writes_none(tmp_path: Path) -> None:
+def test_a_graceful_cancel_writes_no_checkpoint(tmp_path: Path) -> None:
     spec = make_spec(training={"max_steps": 999, "save_strategy": "no"})
     args = replace(spec.training, output_dir=str(tmp_path), use_cpu=True)
 

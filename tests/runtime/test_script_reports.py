@@ -284,7 +284,7 @@ weights = None
 """
 
 
-def test_a_bare_accelerate_loop_reports_through_its_tracker_and_stops_after_a_save(scripts: Scripts) -> None:
+def test_an_accelerate_loop_reports_through_its_tracker_and_stops_after_a_save(scripts: Scripts) -> None:
     def pause(step: int) -> None:
         if step == 3:
             with mmap.mmap(scripts.attempt.stop_fd, mmap.PAGESIZE) as page:

@@ -68,7 +68,7 @@ def test_a_model_without_a_processor_returns_its_raw_outputs_for_rows(folder: Pa
     assert (refused["code"], silent["code"]) == ("cannot_answer", "not_a_language_model")
 
 
-def test_texts_are_classified_by_name_without_their_labels(folder: Path) -> None:
+def test_a_classifier_accepts_texts_without_labels_and_returns_class_names(folder: Path) -> None:
     spec = {
         "model": {"use": "hf/sequence-classification", "args": {"labels": ["calm", "wild"], "config": {
             "model_type": "bert", "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2,
@@ -129,7 +129,7 @@ def test_a_stop_text_ends_the_answer_and_is_not_streamed(gpt: ServedModel) -> No
     assert piece.data["choices"][0]["finish_reason"] == "stop"
 
 
-def test_log_probabilities_are_those_of_the_model(gpt: ServedModel) -> None:
+def test_log_probabilities_of_a_completion_equal_those_of_the_model(gpt: ServedModel) -> None:
     wanted = {"prompts": ["the film is"], "max_tokens": 6, "top_logprobs": 2, **GREEDY}
     [choice] = gpt.ask("complete", **wanted)["choices"]
     tokenizer = gpt.loaded.tokenizer
@@ -209,7 +209,7 @@ def test_a_withdrawn_request_does_not_hold_up_the_next_one(gpt: ServedModel) -> 
     )
 
 
-def test_vectors_of_texts_do_not_depend_on_their_batch(gpt: ServedModel) -> None:
+def test_the_embedding_of_a_text_does_not_depend_on_its_batch(gpt: ServedModel) -> None:
     texts = ["the film is dull", "the cast"]
     together = gpt.ask("embed", inputs=texts)
     alone = [gpt.ask("embed", inputs=[text])["vectors"][0] for text in texts]
@@ -274,7 +274,7 @@ def test_an_idle_session_ends_when_another_job_waits_for_its_slot(
         assert not model.thread.is_alive()
 
 
-def test_a_busy_session_gives_up_its_slot_after_a_fair_share_of_time() -> None:
+def test_a_busy_session_keeps_its_slot_for_a_limited_time_if_a_job_waits() -> None:
     def is_over(at: float, *, last: float | None, wanted: Sequence[float] = (0.0,)) -> bool:
         slot = session.Slot()
         for time in wanted:

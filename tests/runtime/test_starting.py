@@ -123,7 +123,7 @@ def test_a_folder_that_is_not_a_usable_checkpoint_is_refused_by_name(
         place.starting_point(path=path)
 
 
-def test_the_steps_to_keep_for_other_jobs_are_shared_with_training_by_memory() -> None:
+def test_training_reads_the_checkpoint_steps_to_keep_from_shared_memory() -> None:
     page = mmap.mmap(-1, mmap.PAGESIZE)
     assert launch.steps_held(page) == set()
 

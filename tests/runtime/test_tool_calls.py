@@ -40,7 +40,7 @@ def tokenizer_of(*texts: str) -> Any:
         ("<tool_call> [ 1 ] </tool_call>", None),
     ],
 )
-def test_calls_are_read_and_broken_calls_stay_text(answer: str, read: dict[str, Any] | None) -> None:
+def test_tool_calls_are_parsed_and_malformed_tool_calls_stay_text(answer: str, read: dict[str, Any] | None) -> None:
     tokenizer = tokenizer_of(answer, PROMPT)
     prompt, tokens = tokenizer(PROMPT)["input_ids"], tokenizer(answer)["input_ids"]
 

@@ -52,7 +52,7 @@ def test_a_script_may_change_its_copies_of_the_bundle_files(bundle: Bundle, fold
     assert (again.folder, again.paths) == (folder, bundle.paths)
 
 
-def test_files_that_a_script_writes_are_outputs_and_the_bundle_s_own_files_are_not(folder: Path) -> None:
+def test_files_that_a_script_writes_become_outputs_and_files_of_the_bundle_do_not(folder: Path) -> None:
     (folder / "conf/ds.json").write_text("changed")
     (folder / "outputs/told.txt").write_text("said")
     for name in ("results/table.csv", "model.pt", ".begun", ".cache/big", "__pycache__/train.pyc"):
@@ -79,7 +79,7 @@ def test_collecting_the_outputs_twice_as_two_ranks_do_gives_the_same_files(folde
     assert outputs(folder) == {"model.pt": "x"}
 
 
-def test_a_file_in_outputs_takes_precedence_over_one_with_its_name_beside_it(folder: Path) -> None:
+def test_a_file_in_outputs_takes_precedence_over_a_file_in_the_working_folder(folder: Path) -> None:
     (folder / "outputs/a.txt").write_text("outputs")
     (folder / "a.txt").write_text("beside")
 
