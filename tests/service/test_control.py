@@ -207,7 +207,7 @@ async def test_an_unanswered_start_message_is_sent_again(line: Line) -> None:
     assert first == second
 
 
-async def test_a_session_is_told_that_a_job_waits_for_its_slot(line: Line) -> None:
+async def test_a_session_is_notified_that_a_job_waits_for_its_slot(line: Line) -> None:
     session = await line.start(data={}, resume_from={"path": "models://a", "mode": "weights"}, serve={})
     await line.send(session, [1])
     await until_async(lambda: line.running(session.job), what="the session runs")
@@ -217,7 +217,7 @@ async def test_a_session_is_told_that_a_job_waits_for_its_slot(line: Line) -> No
     assert await line.pop(keys.serving_withdrawn(session.job)) == SLOT_WANTED.encode()
 
 
-async def test_a_cancel_reaches_the_worker_without_waiting_for_its_beat(line: Line) -> None:
+async def test_a_cancel_reaches_the_worker_before_its_next_heartbeat(line: Line) -> None:
     grant = await line.start()
     await line.send(grant, [1])
     await line.db.write(lambda conn: cancel(conn, "default", grant.job, "graceful", now_ms()))  # type: ignore[arg-type]
@@ -325,7 +325,7 @@ async def test_a_message_that_fails_does_not_affect_the_messages_beside_it(line:
     assert isinstance(await line.hear(claim.claim), Grant)
 
 
-async def test_control_works_again_after_a_duty_ignored_its_cancellation(
+async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library does this if its timeout comes at the same moment."""

@@ -112,7 +112,7 @@ def test_a_job_waits_for_the_node_with_its_components_and_delays_no_other_job() 
     assert plan.waits["bert"].reason is Reason.CAPACITY
 
 
-def test_if_no_node_has_the_components_the_message_says_what_each_lacks() -> None:
+def test_if_no_node_has_all_components_the_message_lists_what_every_node_lacks() -> None:
     capacities = [capacity("node-a", installed=node(MLP)), capacity("b", pool="other", installed=node(MLP))]
     wait = place([job("bert", **wanting(BERT, MLP))], capacities).waits["bert"]
 
@@ -120,7 +120,7 @@ def test_if_no_node_has_the_components_the_message_says_what_each_lacks() -> Non
     assert "node-a has no model hf/sequence-classification" in wait.message
 
 
-def test_a_refused_node_without_the_component_is_not_said_to_have_it() -> None:
+def test_a_wait_message_does_not_claim_that_a_refused_node_has_the_component() -> None:
     away = capacity(
         "node-a", installed=node(MLP), refused="node-a has it, and is draining, because its worker is about to stop"
     )

@@ -51,7 +51,7 @@ def test_a_pattern_that_matches_nothing_in_its_folder_is_refused(home: Path) -> 
     assert len(lacking(node(home), data={"use": "files/jsonl", "args": {"paths": ["data://sst2/dev-*.jsonl"]}})) == 1
 
 
-def test_one_node_with_the_file_is_enough(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_file_that_only_a_single_node_has_is_accepted(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
 
     assert lacking(node(other), node(home), data="data://sst2/train.jsonl") == []
@@ -59,7 +59,7 @@ def test_one_node_with_the_file_is_enough(home: Path, tmp_path_factory: pytest.T
 
 
 @pytest.mark.parametrize("case", ["older", "elsewhere", "another folder", "unseen", "none"])
-def test_nothing_is_refused_if_one_nodes_folder_is_not_visible_here(home: Path, case: str) -> None:
+def test_no_file_is_refused_if_the_service_cannot_see_the_folder_of_a_node(home: Path, case: str) -> None:
     root = FileRoot.at(home / "data")
     other = {
         "older": [None],

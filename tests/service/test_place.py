@@ -111,7 +111,9 @@ def test_the_job_with_the_highest_priority_that_fits_is_placed(jobs: list[Waitin
 
 
 @given(waiting, capacities)
-def test_a_reason_to_wait_is_the_true_one(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
+def test_the_wait_reason_depends_on_whether_any_node_could_run_the_job(
+    jobs: list[Waiting], nodes: list[NodeCapacity]
+) -> None:
     """A job waits for capacity or for a shape that no node has, and its reason says which."""
     plan = place(jobs, nodes)
 
@@ -180,14 +182,14 @@ def test_three_jobs_on_two_gpus_leave_one_waiting() -> None:
     assert plan.waits[JobId("c")].reason is Reason.CAPACITY
 
 
-def test_a_node_that_takes_no_work_now_still_counts_as_fitting() -> None:
+def test_a_job_that_fits_only_a_closed_node_waits_for_capacity() -> None:
     explanation = explain(Needs(gpus_per_node=4), [capacity("n", slots=4, gpus=4, is_open=False)])
 
     assert isinstance(explanation, Wait)
     assert explanation.reason is Reason.CAPACITY
 
 
-def test_gpu_work_packs_and_cpu_work_spreads() -> None:
+def test_gpu_jobs_share_a_node_and_cpu_jobs_are_spread_over_nodes() -> None:
     gpus = place([job(name, gpus_per_node=1) for name in "ab"], [capacity("x", 4, 4), capacity("y", 4, 4)])
     cpus = place([job(name) for name in "ab"], [capacity("x", 4), capacity("y", 4)])
 
@@ -212,7 +214,7 @@ def _cpu_seconds(jobs: list[Waiting], nodes: list[NodeCapacity]) -> float:
     return time.process_time() - started
 
 
-def test_waiting_jobs_get_the_slots_of_as_few_sessions_as_they_need() -> None:
+def test_waiting_jobs_end_only_as_many_sessions_as_they_need() -> None:
     nodes = [capacity("a", 2, free=0), capacity("b", 2, free=1), capacity("c", 1, free=0, pool="other")]
     sessions = [session("of-c", "c"), session("old", "a"), session("new", "a"), session("of-b", "b")]
 
@@ -228,7 +230,7 @@ def test_waiting_jobs_get_the_slots_of_as_few_sessions_as_they_need() -> None:
     assert ending(job("pair", processes_per_node=2), job("as well", pool="other")) == ["of-b", "of-c"]
 
 
-def test_a_gpu_of_a_session_is_counted_with_its_slot() -> None:
+def test_a_session_ends_for_a_waiting_job_only_if_its_gpu_fits_the_job() -> None:
     nodes = [capacity("a", 1, free=0, cards=CARDS)]
     held = session("s", "a", gpus=(CARDS[0].uuid,))
 
@@ -236,14 +238,14 @@ def test_a_gpu_of_a_session_is_counted_with_its_slot() -> None:
     assert to_end([(5, Needs(gpus_per_node=1, gpu="A100"))], nodes, [], [held]) == []
 
 
-def test_a_slot_that_the_plan_gives_away_is_not_counted_as_free() -> None:
+def test_a_slot_that_the_same_plan_assigns_is_not_counted_as_free() -> None:
     nodes = [capacity("a", 2, free=1)]
     plan = place([job("first")], nodes)
 
     assert to_end([(5, Needs())], nodes, plan.placements, [session("s", "a")]) == ["s"]
 
 
-def test_a_job_that_only_an_unavailable_node_could_run_says_so() -> None:
+def test_the_wait_message_names_the_refused_node_that_could_run_the_job() -> None:
     refused = capacity("new", refused="new has it, and gets no work: it speaks protocol 9")
 
     plan = place([job("a")], [refused, capacity("small", pool="b")])

@@ -87,7 +87,7 @@ async def test_a_webhook_in_openais_format_is_created_by_shell_and_client(
     assert "  openai  " in await good(command, "webhooks")
 
 
-async def test_the_blocking_and_the_async_client_do_the_same(api: Api, receiver: Receiver) -> None:  # noqa: F811
+async def test_both_clients_administer_keys_and_webhooks_in_the_same_way(api: Api, receiver: Receiver) -> None:  # noqa: F811
     def blocking() -> str:
         with Client(api.url, KEY) as client:
             key = client.keys.create("ci", "vision", scopes=["admin"], expires_in=3600)

@@ -23,7 +23,7 @@ async def state(api: Api, job: JobId) -> str:
     return str((await api.client.get(f"/jobs/{job}")).json()["state"])
 
 
-async def test_a_bulk_answer_has_for_each_job_what_a_single_request_would_get(both: Api) -> None:
+async def test_a_bulk_answer_holds_the_answer_of_a_single_request_for_every_job(both: Api) -> None:
     waits, done, missing = await both.submit(), await both.submit(), new_job_id()
     await both.end(done)
 
@@ -40,7 +40,7 @@ async def test_a_bulk_answer_has_for_each_job_what_a_single_request_would_get(bo
     assert version == 2
 
 
-async def test_a_bulk_verb_is_applied_to_matching_jobs_that_it_can_change(both: Api) -> None:
+async def test_a_bulk_action_changes_only_matching_jobs_that_allow_the_action(both: Api) -> None:
     mine = [await both.submit(tags=["sweep"]) for _ in range(3)]
     other = await both.submit()
     await both.end(mine[0], JobState.FAILED)

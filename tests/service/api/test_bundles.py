@@ -39,7 +39,7 @@ def problems(answer: Any) -> list[tuple[str, str]]:
     return [(error["pointer"], error["code"]) for error in answer.json()["errors"]]
 
 
-async def test_a_bundle_is_stored_and_found_by_its_sha256(open_api: Api, tmp_path: Path) -> None:
+async def test_a_bundle_is_stored_and_downloaded_by_its_sha256(open_api: Api, tmp_path: Path) -> None:
     first, again = await post(open_api), await post(open_api)
 
     assert (first.status_code, again.status_code) == (201, 200)

@@ -45,7 +45,7 @@ async def test_a_catalogue_that_cannot_be_read_does_not_hide_those_of_other_node
     database.close()
 
 
-async def test_a_cache_is_read_again_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_cache_is_refreshed_again_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(PolledCache):
         SECONDS = 0.001
         reads, read_again = 0, asyncio.Event()

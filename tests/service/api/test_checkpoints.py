@@ -55,7 +55,7 @@ async def status_of(api: Api, row: CheckpointRow) -> str:
     return result
 
 
-async def test_a_checkpoint_is_found_by_id_as_latest_and_as_best(api: Api) -> None:
+async def test_a_checkpoint_can_be_named_by_id_as_latest_or_as_best(api: Api) -> None:
     job = await api.submit()
     first, second = await save(api, job, 5, is_best=True), await save(api, job, 10)
     await save(api, job, 15, status="corrupt")
@@ -305,7 +305,7 @@ async def test_limits_do_not_count_pinned_checkpoints_and_apply_again_once_unpin
     assert (free.json()["status"], free.json()["pinned"], free.json()["path"]) == ("deleting", False, older.path)
 
 
-async def test_an_unpinned_checkpoint_is_back_at_its_one_path(api: Api, artifacts: Path) -> None:
+async def test_an_unpinned_checkpoint_returns_to_its_original_path(api: Api, artifacts: Path) -> None:
     job = await api.submit()
     row = await save(api, job, 5)
     address = f"/jobs/{job}/checkpoints/{row.id}"
@@ -334,7 +334,7 @@ async def test_only_a_committed_checkpoint_can_be_pinned(api: Api) -> None:
         assert (await api.client.patch(f"/jobs/{job}/checkpoints/{corrupt.id}", json=body)).status_code == 422
 
 
-async def test_pinned_folders_without_a_pin_are_removed_after_a_day(
+async def test_folders_left_by_interrupted_pins_are_removed_after_a_day(
     api: Api, artifacts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await api.submit()

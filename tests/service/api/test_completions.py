@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, nod
 
 
 @pytest.mark.parametrize("form", ["float", "base64", None])
-async def test_openais_client_reads_vectors(api: Api, node: Node, form: str | None) -> None:
+async def test_openais_client_receives_embeddings(api: Api, node: Node, form: str | None) -> None:
     job, client = await trained(api), client_of(api)
     options: Any = {} if form is None else {"encoding_format": form}
     asking = asyncio.create_task(client.embeddings.create(model=job, input=["a", "b"], **options))
@@ -125,7 +125,7 @@ async def test_openais_client_reads_vectors(api: Api, node: Node, form: str | No
     assert answer.usage.total_tokens == 2
 
 
-async def test_openais_client_follows_a_chat(api: Api, node: Node) -> None:
+async def test_openais_client_receives_a_streamed_chat(api: Api, node: Node) -> None:
     job, client = await trained(api), client_of(api)
     name = f"ft:base:default::{job.removeprefix('job_')}:ckpt-step-1"
     messages: Any = CHAT["messages"]

@@ -139,7 +139,7 @@ async def test_the_log_and_the_events_of_a_job_are_followed_without_its_curves(a
     await expect(page.locator("#panel tbody tr").first).to_contain_text("third")
 
 
-async def test_a_command_on_the_page_shows_the_answer_of_the_loop(api: Api, page: Page) -> None:
+async def test_a_live_command_sent_from_the_page_shows_its_result(api: Api, page: Page) -> None:
     job, worker = trained(api, [{"loss": 2.0}])
     await page.goto(f"{api.url}/#/jobs/{job}?tab=spec")
 
@@ -309,7 +309,7 @@ async def test_the_queue_shows_the_order_in_which_jobs_start(api: Api, page: Pag
     await expect(page.locator(".job-header")).to_contain_text("next to start")
 
 
-async def test_a_person_compares_jobs_by_what_differs(api: Api, page: Page) -> None:
+async def test_a_person_compares_the_specs_and_metrics_of_jobs(api: Api, page: Page) -> None:
     slow, _ = trained(
         api, [{"loss": 2.0}, {"loss": 1.5}], name="slow", training={"max_steps": 10, "learning_rate": 0.1}
     )
@@ -350,7 +350,7 @@ async def test_a_person_corrects_a_spec_in_the_form_and_submits_it(api: Api, pag
     assert (await api.client.get(f"/jobs/{job['id']}/spec")).json()["training"]["learning_rate"] == 0.01
 
 
-async def test_a_doubled_click_submits_one_job_and_pauses_it_without_resuming_it(api: Api, page: Page) -> None:
+async def test_a_double_click_submits_only_one_job_and_does_not_undo_a_pause(api: Api, page: Page) -> None:
     await page.goto(f"{api.url}/#/submit")
 
     await page.get_by_role("button", name="Submit").dblclick()
@@ -522,7 +522,7 @@ async def test_the_page_misses_no_event_when_the_service_restarts(serve: Serve, 
     await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("0.125")
 
 
-async def test_what_could_not_be_read_during_an_outage_is_read_after_it(
+async def test_requests_of_the_page_that_failed_in_an_outage_are_repeated_after_it(
     serve: Serve, sqlite_url: str, page: Page
 ) -> None:
     api = await serve(sqlite_url)
@@ -548,7 +548,7 @@ async def test_what_could_not_be_read_during_an_outage_is_read_after_it(
     await expect(log.locator(".log > div")).to_have_text(["0 printed"])
 
 
-async def test_a_view_of_an_older_version_of_the_page_is_loaded_again(api: Api, page: Page) -> None:
+async def test_the_page_reloads_if_an_upgrade_has_replaced_the_script_of_a_view(api: Api, page: Page) -> None:
     await page.goto(api.url)
     await page.route("**/SubmitView-*.js", lambda route: route.fulfill(status=404), times=1)
 
@@ -689,7 +689,7 @@ async def test_the_cursor_moves_over_the_charts_without_drawing_them_again(api: 
     assert await page.evaluate("window.strokes") == before > 0
 
 
-async def test_a_zoom_is_shared_by_all_charts_until_it_is_taken_back(api: Api, page: Page) -> None:
+async def test_a_zoom_is_shared_by_all_charts_until_it_is_reset(api: Api, page: Page) -> None:
     job, _ = trained(api, [{"a": float(step), "b": float(step)} for step in range(50)])
     await page.goto(f"{api.url}/#/jobs/{job}")
     over = page.locator("[data-metric=a] .u-over")
@@ -708,7 +708,7 @@ async def test_a_zoom_is_shared_by_all_charts_until_it_is_taken_back(api: Api, p
     await expect(legend).to_have_text("0")
 
 
-async def test_a_zoom_reads_more_points_of_the_part_that_it_shows(api: Api, page: Page) -> None:
+async def test_a_zoom_loads_more_points_of_the_visible_range(api: Api, page: Page) -> None:
     """The whole curve shows the lowest and the highest of each six points. A 5 is neither."""
     job, _ = trained(api, [{"loss": (0.0, 5.0, 7.0)[step % 3]} for step in range(3000)])
     asked: list[str] = []
@@ -737,7 +737,7 @@ async def test_a_zoom_reads_more_points_of_the_part_that_it_shows(api: Api, page
     assert len(asked) == 2, asked
 
 
-async def test_a_key_of_another_project_sees_that_project_only(serve: Serve, sqlite_url: str, page: Page) -> None:
+async def test_a_key_of_another_project_shows_only_that_project(serve: Serve, sqlite_url: str, page: Page) -> None:
     api = await serve(sqlite_url, api_key=KEY)
     hidden = await api.submit(name="hidden")
     await api.submit(name="seen", project="vision")
@@ -810,7 +810,7 @@ def test_the_served_dashboard_was_built_from_these_sources() -> None:
     assert stamp == digest.hexdigest(), "run `make web`, which builds service/dashboard from web/"
 
 
-def test_the_first_view_stays_below_its_size_limit() -> None:
+def test_scripts_of_the_first_page_load_stay_below_their_size_limit() -> None:
     import gzip
     import re
 

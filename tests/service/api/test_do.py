@@ -92,7 +92,7 @@ async def test_a_command_without_a_running_loop_is_refused_with_what_would_work(
     assert "takes no commands" in refused.json()["detail"]
 
 
-async def test_a_pause_of_a_finished_job_says_that_the_job_has_succeeded_and_what_works(api: Api) -> None:
+async def test_a_pause_of_a_succeeded_job_is_refused_with_the_actions_that_work(api: Api) -> None:
     job = await api.submit()
     await api.db.write(lambda conn: jobs.record(conn, job, state=JobState.SUCCEEDED))
 

@@ -45,7 +45,7 @@ async def told(api: Api, percent: int, run: str = "nightly", eta: int | None = N
     return answer.json()
 
 
-async def test_the_callback_of_transformers_reports_a_run_unchanged(
+async def test_the_kubeflow_callback_of_transformers_reports_an_external_run(
     serve: Serve, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = await serve(sqlite_url, api_key=KEY)
@@ -139,7 +139,7 @@ async def test_a_silent_external_run_is_lost_and_a_later_report_makes_a_new_job(
     assert (await told(api, 30))["id"] != job["id"]
 
 
-async def test_an_external_run_that_restarts_ends_the_run_before(api: Api) -> None:
+async def test_an_external_run_that_restarts_gets_a_new_job_and_ends_the_old_job(api: Api) -> None:
     first = await told(api, 10, current_step=1, total_steps=10)
     second = await told(api, 0, total_steps=10)
     again = await told(api, 0, total_steps=10)

@@ -57,7 +57,9 @@ async def answer_to(api: Api, *parts: bytes) -> bytes:
         ([HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"2\r\n{}\r\n"], b""),
     ],
 )
-async def test_half_a_request_does_not_hold_a_connection(api: Api, parts: list[bytes], answer: bytes) -> None:
+async def test_an_incomplete_request_does_not_keep_its_connection_open(
+    api: Api, parts: list[bytes], answer: bytes
+) -> None:
     result = await answer_to(api, *parts)
 
     assert result.startswith(answer) or result == b"cut", result
@@ -69,7 +71,7 @@ async def test_half_a_request_does_not_hold_a_connection(api: Api, parts: list[b
 
 
 @pytest.mark.parametrize("more", [b"GET /jo", b"\r\n"])
-async def test_a_partial_second_request_does_not_hold_a_connection_either(api: Api, more: bytes) -> None:
+async def test_an_incomplete_second_request_does_not_keep_its_connection_open(api: Api, more: bytes) -> None:
     async with asyncio.timeout(PATIENCE), connected(api) as (reader, writer):
         writer.write(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         await reader.readuntil(b'{"status":"ok"}')

@@ -14,7 +14,7 @@ from footplate.contract.ids import new_job_id
 from tests.service.api.conftest import SPEC, Api, each_case
 
 
-async def test_a_posted_job_is_found_at_its_location_header(both: Api) -> None:
+async def test_the_location_header_of_a_posted_job_leads_to_the_job(both: Api) -> None:
     created = await both.client.post("/jobs", json={**SPEC, "name": "first", "tags": ["demo"]})
 
     assert created.status_code == 201

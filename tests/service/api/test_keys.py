@@ -231,7 +231,7 @@ async def test_a_ticket_opens_one_socket_of_its_project_once_at_any_process(serv
     assert refused.status_code == 401, "a ticket is no key"
 
 
-async def test_an_old_ticket_opens_nothing(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_expired_ticket_opens_no_socket(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     path = await _a_job_of(guarded, KEY, ended=True)
     monkeypatch.setattr("service.auth.TICKET_SECONDS", -1)
     ticket = await _ticket(guarded, KEY)

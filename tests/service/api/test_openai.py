@@ -70,7 +70,7 @@ def said(refused: pytest.ExceptionInfo[openai.APIStatusError]) -> tuple[int, str
     return refused.value.status_code, refused.value.code, refused.value.param
 
 
-async def test_a_file_is_uploaded_found_read_and_deleted(api: Api, client: AsyncOpenAI, tmp_path: Path) -> None:
+async def test_a_file_is_uploaded_read_and_deleted(api: Api, client: AsyncOpenAI, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(rows())
 
@@ -99,7 +99,7 @@ async def test_files_are_listed_page_by_page_in_both_orders(client: AsyncOpenAI)
     assert [item async for item in client.files.list(purpose="batch")] == []
 
 
-async def test_a_wrong_line_refuses_the_file_and_keeps_nothing(client: AsyncOpenAI) -> None:
+async def test_a_file_with_a_wrong_line_is_refused_and_not_stored(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"line 4.*not JSON") as refused:
         await uploaded(client, rows(3) + b"{\n")
 
@@ -254,7 +254,7 @@ async def test_a_grader_is_validated_as_at_the_creation_of_a_job(client: AsyncOp
     assert said(other_type)[::2] == (400, "grader")
 
 
-async def test_parts_of_openais_api_that_are_not_here_say_what_works(client: AsyncOpenAI) -> None:
+async def test_unsupported_routes_of_openais_api_are_refused_with_what_would_work(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match=r"graders\.validate") as run:
         await client.fine_tuning.alpha.graders.run(
             grader={"type": "python", "name": "exact", "source": "x"}, model_sample="4"
@@ -282,7 +282,7 @@ async def test_a_file_and_a_job_of_another_project_are_not_found(api: Api, clien
             await ask()
 
 
-async def test_a_repeated_request_with_one_key_is_one_job(client: AsyncOpenAI) -> None:
+async def test_a_job_request_repeated_with_its_idempotency_key_makes_one_job(client: AsyncOpenAI) -> None:
     once = {"Idempotency-Key": "sst2-on-monday"}
 
     first = await submitted(client, extra_headers=once)
@@ -306,7 +306,7 @@ async def test_errors_have_the_format_that_openais_sdk_reads(api: Api, client: A
     assert no_key.value.request_id
 
 
-async def test_events_have_openais_words_and_come_newest_first(api: Api, client: AsyncOpenAI) -> None:
+async def test_events_have_the_messages_of_openai_and_are_listed_newest_first(api: Api, client: AsyncOpenAI) -> None:
     made = await submitted(client)
     job = JobId(made.id)
     await api.append(job, {"loss": 0.5, "mean_token_accuracy": 0.9}, {"line": "not shown"}, kind=Kind.LOG)
@@ -576,7 +576,7 @@ async def test_parts_of_an_abandoned_upload_are_removed_after_a_day(
         await client.uploads.cancel(upload.id)
 
 
-async def test_an_upload_takes_parts_for_an_hour(client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_accepts_parts_for_an_hour(client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
     upload = await client.uploads.create(bytes=1, filename="a", mime_type="text/jsonl", purpose="fine-tune")
     monkeypatch.setattr(openai_uploads, "now_ms", lambda: now_ms() + openai_uploads.LIVES_MS)
 
@@ -620,7 +620,7 @@ async def test_the_fields_of_a_form_may_come_after_the_file(api: Api) -> None:
         (None, "No such file"),
     ],
 )
-def test_a_wrong_file_of_base_models_stops_the_start(tmp_path: Path, content: str | None, why: str) -> None:
+def test_an_invalid_file_of_base_models_stops_the_start(tmp_path: Path, content: str | None, why: str) -> None:
     path = tmp_path / "models.json"
     if content is not None:
         path.write_text(content)

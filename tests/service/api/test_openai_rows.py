@@ -86,7 +86,7 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, named: str) ->
         ({**PAIR, "input": {"messages": [USER, SYSTEM]}}, "input.messages[1]: a system message must come first"),
     ],
 )
-def test_a_pair_whose_answers_are_not_the_assistants_is_refused(row: Any, named: str) -> None:
+def test_a_preference_pair_with_an_answer_that_is_not_the_assistants_is_refused(row: Any, named: str) -> None:
     with pytest.raises(InvalidRows, match=r"line 2") as refused:
         check_rows(lines(PAIR, row))
 

@@ -140,7 +140,7 @@ async def test_a_model_is_deleted_through_openais_api_while_its_session_is_idle(
     assert (ended["state"], ended["reason"]) == ("cancelled", Reason.CANCEL)
 
 
-async def test_a_full_queue_is_answered_429_and_keeps_nothing(api: Api, node: Node) -> None:
+async def test_a_prediction_is_refused_with_429_if_the_queue_of_its_session_is_full(api: Api, node: Node) -> None:
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [0]}))
     session = await session_of(node, job)
@@ -164,7 +164,7 @@ async def test_a_full_queue_is_answered_429_and_keeps_nothing(api: Api, node: No
     assert await node.redis.keys("fp:serve:request:*") == [], "nothing is left of a refused request"
 
 
-async def test_a_session_without_a_slot_is_told_which_other_session_holds_one(api: Api, node: Node) -> None:
+async def test_a_prediction_that_waits_for_a_slot_names_the_session_that_holds_it(api: Api, node: Node) -> None:
     first, second = await trained(api), await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{first}/predict", json={"inputs": [1]}))
     session = await session_of(node, first)
@@ -186,7 +186,7 @@ async def test_a_session_without_a_slot_is_told_which_other_session_holds_one(ap
     assert (await waiting).status_code == 200
 
 
-async def test_a_session_that_does_not_start_is_given_up_with_the_reason(api: Api, node: Node) -> None:
+async def test_a_session_that_does_not_start_in_time_is_cancelled_and_named(api: Api, node: Node) -> None:
     job = await trained(api)
 
     answer = await api.client.post(f"/jobs/{job}/predict", json={"inputs": [1], "wait": 0})
@@ -210,7 +210,7 @@ async def test_a_session_that_fails_to_load_is_named_with_its_reason(api: Api, n
     assert session in answer["detail"]
 
 
-async def test_a_request_that_its_session_did_not_start_goes_to_the_next(api: Api, node: Node) -> None:
+async def test_a_request_that_an_ended_session_has_not_begun_goes_to_a_new_session(api: Api, node: Node) -> None:
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
     first = await session_of(node, job)
@@ -225,7 +225,7 @@ async def test_a_request_that_its_session_did_not_start_goes_to_the_next(api: Ap
     assert second != first
 
 
-async def test_a_checkpoint_that_is_not_there_is_named(api: Api) -> None:
+async def test_a_prediction_with_a_missing_or_unknown_checkpoint_is_refused(api: Api) -> None:
     empty, looped = await api.submit(), await trained(api)
     missing = await api.client.post(f"/jobs/{empty}/predict", json={"inputs": [1]})
     unknown = await api.client.post(f"/jobs/{looped}/predict", json={"inputs": [1], "checkpoint": new_checkpoint_id()})
@@ -234,7 +234,7 @@ async def test_a_checkpoint_that_is_not_there_is_named(api: Api) -> None:
     assert codes == [(409, "no_checkpoint"), (409, "unknown_checkpoint")]
 
 
-async def test_a_job_that_has_ended_without_checkpoints_is_told_where_its_model_is(api: Api) -> None:
+async def test_a_refused_prediction_of_a_job_without_checkpoints_hints_at_its_outputs(api: Api) -> None:
     ended, failed = await api.submit(), await api.submit()
     await api.end(ended)
     await api.end(failed, JobState.FAILED)
@@ -249,7 +249,7 @@ async def test_a_job_that_has_ended_without_checkpoints_is_told_where_its_model_
     assert (await hint(failed)).startswith("submit the job's spec")
 
 
-async def test_a_session_of_the_latest_checkpoint_ends_when_there_is_a_newer_one(api: Api, node: Node) -> None:
+async def test_a_session_of_the_latest_checkpoint_ends_after_a_newer_checkpoint(api: Api, node: Node) -> None:
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
     older = await session_of(node, job)

@@ -82,7 +82,7 @@ def test_a_setting_that_cannot_work_stops_the_start_with_one_sentence(
     assert sentence in output
 
 
-def test_a_refused_setting_shows_no_secret_of_another(processes: Processes) -> None:
+def test_the_refusal_of_a_setting_shows_no_secrets(processes: Processes) -> None:
     settings = {
         "FOOTPLATE_DATABASE": "postgresql+psycopg://u:sekret@127.0.0.1:1/x",
         "FOOTPLATE_REDIS": "http://:sekret@h",

@@ -59,7 +59,7 @@ async def test_every_failure_is_a_problem_document(api: Api) -> None:
         ("", 415),
     ],
 )
-async def test_a_json_body_comes_with_a_json_content_type(api: Api, content_type: str, status: int) -> None:
+async def test_a_body_without_a_json_content_type_is_refused(api: Api, content_type: str, status: int) -> None:
     headers = {"Content-Type": content_type} if content_type else {}
 
     answer = await api.client.post("/jobs", content=json.dumps(SPEC).encode(), headers=headers)
@@ -81,7 +81,7 @@ async def test_the_size_limit_of_a_body_is_checked_while_it_streams(api: Api) ->
     assert is_problem(streamed, 413, "body_too_large")
 
 
-async def test_an_unexpected_error_shows_its_details_in_the_log_only_under_its_request_id(
+async def test_details_of_an_unexpected_error_are_only_in_the_log_with_the_request_id(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*given: object, **named: object) -> None:

@@ -201,7 +201,7 @@ async def test_a_stopping_service_closes_its_sockets_with_1012(api: Api) -> None
     assert code == 1012
 
 
-async def test_messages_from_a_reader_are_ignored_and_a_big_one_closes_the_socket(api: Api) -> None:
+async def test_messages_from_a_reader_are_ignored_and_a_large_message_closes_the_socket(api: Api) -> None:
     job = await api.submit()
     async with api.socket(f"/jobs/{job}/stream") as socket:
         await socket.send("hello")
@@ -223,7 +223,9 @@ async def test_an_unreadable_handshake_is_answered_and_holds_no_connection(api: 
     assert refused.value.response.status_code == 431
 
 
-async def test_a_foreign_page_is_refused_before_the_handshake(serve: Serve, sqlite_url: str) -> None:
+async def test_a_socket_from_a_page_of_another_site_is_refused_before_the_handshake(
+    serve: Serve, sqlite_url: str
+) -> None:
     api = await serve(sqlite_url, allowed_origins="https://trains.example")
     job = await api.submit()
 
@@ -290,7 +292,7 @@ async def test_server_sent_events_carry_the_same_history(both: Api) -> None:
     assert [message["event"] for message in messages if "event" in message] == ["caught_up", "end"]
 
 
-async def test_an_event_source_reconnects_at_its_cursor_and_is_told_of_the_end(api: Api) -> None:
+async def test_an_event_source_reconnects_at_its_cursor_and_receives_the_end(api: Api) -> None:
     job = await api.submit()
     await api.append(job, *[{"loss": n} for n in range(10)])
     await api.end(job)
@@ -303,7 +305,7 @@ async def test_an_event_source_reconnects_at_its_cursor_and_is_told_of_the_end(a
     assert over.status_code == 204
 
 
-async def test_an_event_stream_is_refused_like_any_request(api: Api) -> None:
+async def test_an_event_stream_of_an_unknown_job_or_cursor_is_refused(api: Api) -> None:
     job = await api.submit()
 
     missing = await api.client.get(f"/jobs/{new_job_id()}/stream")
@@ -324,7 +326,7 @@ async def test_an_open_event_stream_does_not_delay_a_stopping_service(api: Api) 
     assert [message.get("event") for message in reading.result()] == [None, "caught_up"]
 
 
-async def test_a_resumed_job_is_followed_again(api: Api) -> None:
+async def test_a_stream_of_a_resumed_job_continues_at_its_cursor(api: Api) -> None:
     job = await api.submit()
     await api.end(job, JobState.FAILED)
     first, _, _ = await api.frames(f"/jobs/{job}/stream")

@@ -115,7 +115,7 @@ async def test_a_resumed_job_continues_in_the_stream_after_its_end(api: Api) -> 
     assert numbers(frames, job) == list(range(1, 9))
 
 
-async def test_a_job_that_joined_by_its_state_stays_after_leaving_that_state(api: Api) -> None:
+async def test_a_job_that_joined_a_stream_by_its_state_stays_after_it_leaves_the_state(api: Api) -> None:
     waiting, running = await api.submit(), await api.submit()
     await move(api, running, JobState.STARTING, JobState.RUNNING)
     async with api.socket("/stream?state=running") as socket:

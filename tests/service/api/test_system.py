@@ -148,7 +148,7 @@ async def test_validation_names_the_node_that_would_run_the_job(both: Api) -> No
     assert (result["waits"], result["node"]) == (False, "one")
 
 
-async def test_a_node_is_listed_drained_and_taken_back(both: Api) -> None:
+async def test_a_node_is_listed_drained_and_returned_to_work(both: Api) -> None:
     node = await a_node(both)
     listed = (await both.client.get("/nodes")).json()["data"][0]
 
@@ -164,7 +164,7 @@ async def test_a_node_is_listed_drained_and_taken_back(both: Api) -> None:
 
 
 @pytest.mark.own_statement
-async def test_a_node_with_a_problem_gets_no_job_and_every_answer_says_why(both: Api) -> None:
+async def test_a_node_with_a_problem_gets_no_job_and_every_answer_names_the_problem(both: Api) -> None:
     why = "its packages cannot be imported: ImportError: torch is broken"
     await a_node(both, trouble=why)
     job = await both.submit()
@@ -231,7 +231,7 @@ async def test_an_unwritable_store_is_reported_as_degraded(api: Api, tmp_path: P
     assert "cannot write to the artifact store" in result["artifacts"]
 
 
-async def test_readyz_tells_a_missing_control_from_an_unreachable_redis(
+async def test_readyz_distinguishes_a_missing_control_from_an_unreachable_redis(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_redis = await readiness.degraded(api.services, [])
@@ -265,7 +265,7 @@ async def test_metrics_for_prometheus_count_requests_jobs_and_nodes(both: Api) -
     assert 'footplate_requests_total{method="POST",route="/jobs",status="201"} 1.0' in text
 
 
-def test_counts_of_control_are_in_the_format_of_prometheus() -> None:
+def test_metrics_of_control_are_in_the_format_of_prometheus() -> None:
     counts = Counts(attempts_lost=3, journal_depth=7, retries=Counter(node_lost=2, oom=1))
 
     text = Meters().render({}, {}, {}, 0, counts.numbers()).decode()

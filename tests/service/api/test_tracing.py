@@ -158,7 +158,7 @@ def test_trace_settings_take_effect_or_are_named_as_wrong(
     assert (result.wrong is None) if wrong is None else (wrong in (result.wrong or ""))
 
 
-async def test_where_the_extra_is_missing_readyz_says_what_to_install(
+async def test_readyz_names_the_extra_to_install_if_the_tracing_packages_are_missing(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contract_tracing, "NEEDED", ("opentelemetry.nowhere.trace",))
@@ -173,7 +173,7 @@ async def test_where_the_extra_is_missing_readyz_says_what_to_install(
     assert "pip install 'footplate[otel]'" in body["details"]["tracing"]
 
 
-def test_without_the_variables_no_exporter_is_imported() -> None:
+def test_no_exporter_is_imported_unless_tracing_is_configured() -> None:
     look = "import service.__main__, sys; print({'opentelemetry.exporter', 'service.spans'} & {*sys.modules})"
 
     assert subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout == "set()\n"

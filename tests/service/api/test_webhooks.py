@@ -192,7 +192,7 @@ async def test_each_state_change_of_a_job_is_delivered_once_and_signed(
     assert len(receiver.got) == 4
 
 
-async def test_a_secret_is_shown_once_and_no_log_has_the_path_of_a_url(
+async def test_the_secret_of_a_webhook_is_shown_once_and_logs_omit_the_path_of_its_url(
     api: Api, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -304,7 +304,7 @@ async def test_without_a_webhook_in_the_project_a_post_reads_no_webhooks(
     assert (await api.client.post("/jobs", json=SPEC)).status_code == 500
 
 
-async def test_another_api_process_learns_of_a_new_webhook_within_seconds(
+async def test_another_api_process_uses_a_new_webhook_within_seconds(
     serve: Serve, sqlite_url: str, receiver: Receiver
 ) -> None:
     first, other = await serve(sqlite_url, webhooks_allow=LOOPBACK), await serve(sqlite_url)
@@ -394,7 +394,7 @@ async def test_a_webhook_that_fails_for_days_is_disabled_with_a_reason(
 
 
 @pytest.mark.own_statement
-async def test_a_failing_webhook_is_tried_rarely_and_gets_its_backlog_when_it_works_again(
+async def test_a_failing_webhook_is_tried_rarely_and_gets_its_backlog_after_it_recovers(
     serve: Serve, database_url: str, receiver: Receiver
 ) -> None:
     api = await serve(database_url, webhooks_allow=LOOPBACK)
@@ -632,7 +632,7 @@ async def test_a_receiver_that_hangs_delays_no_other_webhook(
         never.set()
 
 
-async def test_a_redirect_is_a_failure_and_leads_nowhere(api: Api, receiver: Receiver) -> None:
+async def test_a_redirect_is_not_followed_and_counts_as_a_failed_delivery(api: Api, receiver: Receiver) -> None:
     async with receiving() as inside:
         receiver.answer = f"HTTP/1.1 307 There\r\nLocation: {inside.url}\r\nContent-Length: 0\r\n\r\n".encode()
         hook = await a_hook(api, receiver.url, states=["queued"])
@@ -666,7 +666,7 @@ async def test_only_the_beginning_of_a_huge_answer_is_read(api: Api, receiver: R
     assert sent < 50_000_000, "whoever sends it keeps the rest"
 
 
-async def test_a_success_status_counts_even_if_the_body_never_ends(
+async def test_a_delivery_with_a_success_status_counts_even_if_the_body_never_ends(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "BODY_SECONDS", 0.2)
