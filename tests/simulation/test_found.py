@@ -51,7 +51,7 @@ def test_an_attempt_that_sends_heartbeats_and_never_runs_is_retried(stage: Stage
     assert worker.beat().superseded
 
 
-def test_every_node_of_an_attempt_continues_from_the_same_place(stage: Stage) -> None:
+def test_every_node_of_an_attempt_continues_from_the_same_checkpoint(stage: Stage) -> None:
     """The second one is granted after the first has saved something of its own."""
     for _ in range(2):
         stage.node(slots=1)

@@ -198,7 +198,7 @@ def a_journal_takes_any_word_for_all_of_it() -> Off:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_the_simulation_fails_without_this_protection(name: str, ground: Ground) -> None:
+def test_the_simulation_detects_that_a_protection_is_missing(name: str, ground: Ground) -> None:
     turn_off, says = MUTATIONS[name]
     patches = turn_off()
     for mutation in patches:

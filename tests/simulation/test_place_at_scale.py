@@ -132,13 +132,13 @@ def account(day: Day, jobs: int) -> None:
     assert wasted <= 0.02, f"{wasted:.2%}"
 
 
-def test_hours_of_many_jobs_on_many_nodes_waste_little() -> None:
+def test_in_hours_of_many_jobs_few_slots_stay_free_while_a_job_could_use_them() -> None:
     account(Day(seed=1, nodes=300, jobs=3000, seconds=DAY_SECONDS / 12), 3000)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_a_day_of_a_hundred_thousand_jobs_on_a_thousand_nodes_wastes_little() -> None:
+def test_in_a_day_of_100_000_jobs_few_slots_stay_free_while_a_job_could_use_them() -> None:
     started = time.process_time()
     account(Day(seed=1, nodes=1000, jobs=100_000, seconds=DAY_SECONDS), 100_000)
     print(f"{time.process_time() - started:.0f} s of CPU")
