@@ -102,7 +102,7 @@ def test_accumulated_loss_and_gradients_equal_those_of_one_batch(tmp_path: Path,
             torch.testing.assert_close(others[name], gradient, rtol=1e-4, atol=1e-7)
 
 
-def test_a_batch_split_by_hand_or_for_memory_gives_the_same_step(tmp_path: Path) -> None:
+def test_accumulation_and_a_split_of_the_batch_for_memory_give_the_same_loss(tmp_path: Path) -> None:
     loss, _ = step(tmp_path, "masked language model", SAMPLES, auto_find_batch_size=True)
 
     assert step(tmp_path, "masked language model", 4, auto_find_batch_size=True)[0] == pytest.approx(loss, rel=1e-5)

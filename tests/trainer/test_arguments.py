@@ -726,7 +726,7 @@ def _(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OF_THEIR_OWN)
-def test_every_other_argument_has_its_documented_effect(tmp_path: Path, name: str) -> None:
+def test_an_argument_with_a_test_of_its_own_has_its_documented_effect(tmp_path: Path, name: str) -> None:
     OF_THEIR_OWN[name](tmp_path)
 
 

@@ -399,7 +399,7 @@ def test_all_tokens_are_counted_with_one_warning_if_padding_is_unknown(
     assert caplog.text.count("Could not determine method to count non-padding tokens") == 1
 
 
-def test_true_that_a_script_assigns_later_counts_all_tokens(tmp_path: Path) -> None:
+def test_include_num_input_tokens_seen_set_to_true_later_counts_all_tokens(tmp_path: Path) -> None:
     args = arguments(footplate, tmp_path, include_num_input_tokens_seen="non_padding", max_steps=1)
     args.include_num_input_tokens_seen = True
     rows = [{"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0], "labels": [5, 6, -100]}] * 4

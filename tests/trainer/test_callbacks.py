@@ -57,7 +57,9 @@ def test_callbacks_receive_the_documented_arguments(tmp_path: Path) -> None:
     assert "eval_loss" in seen["metrics"]
 
 
-def test_a_subclass_passes_metrics_and_logs_on_by_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_callback_subclass_may_pass_metrics_and_logs_to_super_by_position(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Callbacks that were written for Hugging Face's classes call `super()` in this way."""
 
     class Stop(EarlyStoppingCallback):

@@ -32,7 +32,7 @@ class Calls(TrainerCallback):
             self.loop += frame.f_code.co_filename.startswith(OURS) and "collators" not in frame.f_code.co_filename
 
 
-def test_a_step_of_a_tiny_model_makes_few_calls(tmp_path: Path) -> None:
+def test_a_training_step_of_a_tiny_model_makes_few_python_calls(tmp_path: Path) -> None:
     """Measured in one epoch: 420 calls. Nearly all are torch's, 110 of them the data's, and about 43 the loop's own."""
     calls = Calls()
     args = TrainingArguments(
@@ -45,7 +45,7 @@ def test_a_step_of_a_tiny_model_makes_few_calls(tmp_path: Path) -> None:
     assert calls.loop / 20 < 45
 
 
-def test_a_batch_of_an_evaluation_makes_few_calls(tmp_path: Path) -> None:
+def test_a_batch_of_an_evaluation_makes_few_python_calls(tmp_path: Path) -> None:
     """Measured: 203 calls, of which 28 are ours.
 
     With wrappers around each batch there were 243, of which 35 were ours.

@@ -132,20 +132,20 @@ def same_after_a_stop(folder: Path, make: Callable[[], Any], data: Any, stop: in
 
 
 @pytest.mark.parametrize("name", COLLATORS)
-def test_a_collator_s_own_generator_continues_after_a_resume(tmp_path: Path, name: str) -> None:
+def test_the_generator_of_a_collator_continues_after_a_resume(tmp_path: Path, name: str) -> None:
     assert same_after_a_stop(tmp_path, COLLATORS[name], ROWS, 3)
 
 
-def test_a_collator_s_own_generator_continues_after_a_stop_between_two_epochs(tmp_path: Path) -> None:
+def test_the_generator_of_a_collator_continues_after_a_stop_between_two_epochs(tmp_path: Path) -> None:
     assert same_after_a_stop(tmp_path, COLLATORS["transformers"], ROWS, 4)
 
 
 @pytest.mark.parametrize("name", ["transformers", "own generators"])
-def test_a_collator_s_generator_in_loading_processes_continues_after_a_resume(tmp_path: Path, name: str) -> None:
+def test_the_generator_of_a_collator_in_loader_workers_continues_after_a_resume(tmp_path: Path, name: str) -> None:
     assert same_after_a_stop(tmp_path, COLLATORS[name], ROWS, 3, dataloader_num_workers=2)
 
 
-def test_a_batch_read_ahead_is_masked_the_same_after_a_resume(tmp_path: Path) -> None:
+def test_a_prefetched_batch_is_masked_the_same_after_a_resume(tmp_path: Path) -> None:
     assert same_after_a_stop(tmp_path, COLLATORS["transformers"], Noisy(ROWS), 3)
 
 

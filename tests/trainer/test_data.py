@@ -116,7 +116,7 @@ def test_batches_equal_those_of_torchs_own_loader_iterator(data: list[int]) -> N
     assert [batch.tolist() for batch in opened(loader)] == [batch.tolist() for batch in iter(loader)]
 
 
-def test_a_loader_with_its_own_iterator_is_read_by_that_iterator() -> None:
+def test_a_loader_that_overrides_iter_is_read_by_its_own_iterator() -> None:
     class Twice(DataLoader[Any]):
         def __iter__(self) -> Any:
             for batch in super().__iter__():

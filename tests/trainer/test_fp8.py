@@ -101,7 +101,7 @@ def test_fp8_training_resumes_bit_identically_and_saves_float32(
 
 @pytest.mark.usefixtures("fp8")
 @pytest.mark.matrix
-def test_two_fp8_processes_train_like_one_up_to_their_scales(tmp_path: Path) -> None:
+def test_two_fp8_processes_train_like_a_single_process_up_to_their_scales(tmp_path: Path) -> None:
     """The scale of a batch follows from its largest number, and each of two processes has half of the batch."""
     values = {"name": "fp8", "text": True, "max_steps": 4}
     launched(tmp_path, [{"run": "resumed", "at": 2, **values}], world=2, **{PRECISION: "fp8"})

@@ -134,7 +134,7 @@ def test_training_continues_during_a_slow_push(tmp_path: Path, hub: Hub, always:
     assert hub.at_once == 1, "a second one beside the first may overtake it"
 
 
-def test_setting_the_push_in_progress_to_none_forgets_the_uploads(tmp_path: Path, hub: Hub) -> None:
+def test_push_in_progress_can_be_set_only_to_none_which_forgets_the_uploads(tmp_path: Path, hub: Hub) -> None:
     trainer = a_trainer(tmp_path, push_to_hub=True)
     trainer._footplate.pushes.append(Push(tmp_path, Future()))
     assert not trainer.push_in_progress.is_done()

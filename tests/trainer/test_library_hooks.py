@@ -63,7 +63,9 @@ def test_a_subclass_chooses_the_columns_that_reach_the_collator(tmp_path: Path, 
     assert seen == {"x", "labels", "lengths"}
 
 
-def test_left_out_columns_are_logged_once_for_all_evaluations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_columns_dropped_from_the_data_are_logged_once_for_all_evaluations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     footplate.Trainer(Linear(), short(footplate, tmp_path), train_dataset=ROWS, eval_dataset=ROWS[:4]).train()
 
     lines = [record.getMessage() for record in caplog.records if "dropped from the data" in record.getMessage()]
@@ -166,7 +168,7 @@ def test_an_evaluation_counts_the_samples_of_batches_without_tensors(tmp_path: P
     assert_same(*on_both(tmp_path, script))
 
 
-def test_the_exact_loss_is_left_out_if_a_subclass_computes_its_own(tmp_path: Path) -> None:
+def test_no_exact_loss_is_reported_if_a_subclass_overrides_compute_loss(tmp_path: Path) -> None:
     class Own(footplate.Trainer):
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
             outputs = model(inputs["x"], inputs["labels"][:, 0])
@@ -313,7 +315,7 @@ def test_several_gpus_for_one_process_are_refused(tmp_path: Path) -> None:
         args._n_gpu = 2
 
 
-def test_an_override_adds_to_the_arguments_of_the_accelerator(tmp_path: Path) -> None:
+def test_an_override_can_add_arguments_of_the_accelerator(tmp_path: Path) -> None:
     class Own(footplate.Trainer):
         def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
             return {**super()._build_accelerator_args(**kwargs), "step_scheduler_with_optimizer": False}
@@ -348,7 +350,7 @@ def test_a_data_order_from_the_global_generator_equals_that_of_transformers(tmp_
     assert_same(ours, theirs)
 
 
-def test_memory_metrics_are_reported_by_stage_and_init_only_once(tmp_path: Path) -> None:
+def test_memory_metrics_name_their_stage_and_report_init_only_once(tmp_path: Path) -> None:
     args = arguments(footplate, tmp_path, max_steps=1, skip_memory_metrics=False)
     trainer = footplate.Trainer(Linear(), args, train_dataset=ROWS, eval_dataset=ROWS[:4])
 
@@ -376,7 +378,7 @@ def test_a_run_in_a_kubeflow_pod_reports_to_kubeflow(tmp_path: Path, monkeypatch
     assert "KubeflowCallback" in trainer.callback_handler.callback_list
 
 
-def test_a_script_that_saves_the_best_must_name_the_metric(tmp_path: Path) -> None:
+def test_save_strategy_best_requires_metric_for_best_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`args\.metric_for_best_model` must be provided"):
         arguments(footplate, tmp_path, save_strategy="best", eval_strategy="epoch")
 

@@ -79,7 +79,7 @@ def test_a_trainer_needs_exactly_one_of_model_and_model_init(tmp_path: Path) -> 
         Trainer(toy.mlp(), TrainingArguments(str(tmp_path)), model_init=toy.mlp)
 
 
-def test_a_collator_without_a_batch_is_named_before_the_model_is_called(tmp_path: Path) -> None:
+def test_a_collator_that_returns_no_batch_is_named_before_the_model_is_called(tmp_path: Path) -> None:
     def junk(features: Any) -> Any:
         return [features]
 
@@ -113,7 +113,7 @@ def test_a_submodule_in_eval_mode_is_trained_in_train_mode(tmp_path: Path) -> No
     assert model.was_training == [True, True]
 
 
-def test_an_optimizer_with_a_train_method_gets_the_call_before_its_first_step(tmp_path: Path) -> None:
+def test_the_train_method_of_an_optimizer_is_called_before_its_first_step(tmp_path: Path) -> None:
     class Told(torch.optim.SGD):
         is_training = False
 

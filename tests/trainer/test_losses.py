@@ -80,7 +80,7 @@ def test_accumulation_over_uneven_labels_equals_one_large_batch(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("shape", ["tuple", "object", "per sample"])
-def test_the_loss_is_found_in_tuples_objects_and_per_sample_losses(tmp_path: Path, shape: str) -> None:
+def test_the_loss_is_read_from_tuples_objects_and_per_sample_losses(tmp_path: Path, shape: str) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()

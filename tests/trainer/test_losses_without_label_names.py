@@ -146,7 +146,7 @@ def test_an_own_compute_loss_may_get_batches_that_forward_cannot_accept(tmp_path
     assert trainer.predict(rows("a")).predictions.shape == (14, 1)
 
 
-def test_a_loss_made_of_logits_and_labels_is_evaluated_too(tmp_path: Path) -> None:
+def test_the_loss_that_fits_the_logits_of_a_model_is_also_evaluated(tmp_path: Path) -> None:
     """A forward that takes no labels is trained on the loss that fits its logits, and evaluated by it."""
     data = [{**row, "labels": row["a"].sum()} for row in rows("a")]
     trainer = footplate.Trainer(

@@ -193,7 +193,7 @@ def test_an_override_is_called_as_often_as_in_transformers(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["Trainer", "Seq2SeqTrainer"])
-def test_a_trainer_adds_only_two_names_to_those_of_transformers(tmp_path: Path, kind: str) -> None:
+def test_a_trainer_has_only_two_public_names_that_transformers_does_not_have(tmp_path: Path, kind: str) -> None:
     args = footplate.Seq2SeqTrainingArguments(
         str(tmp_path), max_steps=2, eval_strategy="steps", eval_steps=1, save_steps=1, report_to="none",
         disable_tqdm=True, use_cpu=True,

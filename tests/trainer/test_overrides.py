@@ -109,19 +109,19 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]
     return calls_of(METHODS, tmp_path_factory.mktemp("all"))
 
 
-def test_every_overridable_method_is_called_on_a_path_or_only_by_scripts(expected: dict[str, Counter[str]]) -> None:
+def test_the_code_paths_of_the_trainer_call_every_overridable_method(expected: dict[str, Counter[str]]) -> None:
     assert {name for calls in expected.values() for name in calls} == set(METHODS)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_an_override_in_a_subclass_is_called_on_every_path(
+def test_an_override_in_a_subclass_is_called_on_every_code_path(
     tmp_path: Path, expected: dict[str, Counter[str]], name: str
 ) -> None:
     assert only([name], calls_of([name], tmp_path)) == only([name], expected)
 
 
 @pytest.mark.parametrize("name", sorted({*METHODS} - STATIC))
-def test_a_method_assigned_to_one_trainer_is_called_on_every_path(
+def test_a_method_assigned_to_a_trainer_object_is_called_on_every_code_path(
     tmp_path: Path, expected: dict[str, Counter[str]], name: str
 ) -> None:
     calls = calls_of([name], tmp_path, on="the object")
@@ -138,7 +138,7 @@ EIGHTHS = [part if part == 0 else pytest.param(part, marks=pytest.mark.matrix) f
 
 
 @pytest.mark.parametrize("eighth", EIGHTHS)
-def test_two_overrides_are_each_called_on_every_path(
+def test_two_overrides_in_a_subclass_are_called_on_every_code_path(
     tmp_path: Path,
     expected: dict[str, Counter[str]],
     expected_without_saving: dict[str, Counter[str]],
@@ -154,7 +154,7 @@ def test_two_overrides_are_each_called_on_every_path(
 
 
 @pytest.mark.parametrize("name", ["save_model", "_save", "_save_checkpoint"])
-def test_an_override_that_saves_is_called_if_checkpoints_are_written_in_background(
+def test_an_override_of_a_save_method_is_called_with_save_in_background(
     tmp_path: Path, expected: dict[str, Counter[str]], name: str
 ) -> None:
     assert only([name], calls_of([name], tmp_path, save_in_background=True)) == only([name], expected)

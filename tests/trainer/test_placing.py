@@ -68,7 +68,7 @@ def test_a_model_is_moved_to_the_device_only_if_it_was_not_placed(
     assert trainer.state.global_step == 2
 
 
-def test_a_device_map_with_only_the_own_device_is_not_model_parallel() -> None:
+def test_a_device_map_with_only_the_device_of_the_process_is_not_model_parallel() -> None:
     model = toy.mlp()
     model.hf_device_map = {"": 0, "head": "cuda:0", "rest": "cpu"}  # type: ignore[assignment]
 

@@ -132,7 +132,7 @@ def test_four_processes_form_two_groups_of_two_or_one_group_of_four(
         scenarios.assert_same_run(rank_run, alone["odd"])
 
 
-def test_attention_to_own_pieces_only_changes_the_curve_and_fails_the_trial(
+def test_attention_that_sees_only_local_tokens_changes_the_curve_and_is_refused(
     results_of_parts: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
     for rank_run in results_of_parts("cp: apart"):
@@ -154,7 +154,7 @@ def test_attention_to_own_pieces_only_changes_the_curve_and_fails_the_trial(
         ("named", "several named optimizers have one each"),
     ],
 )
-def test_a_model_that_computes_differently_in_pieces_is_refused_by_all_ranks(
+def test_a_model_that_context_parallelism_would_change_is_refused_by_all_ranks(
     scenario: str, said: str, results_of_parts: Results
 ) -> None:
     for rank_run in results_of_parts(f"cp: {scenario}"):
@@ -162,7 +162,7 @@ def test_a_model_that_computes_differently_in_pieces_is_refused_by_all_ranks(
 
 
 @pytest.mark.parametrize(("size", "length"), [(2, 16), (2, 13), (3, 5), (4, 1)])
-def test_each_rank_gets_one_piece_of_the_front_and_one_of_the_back(size: int, length: int) -> None:
+def test_every_rank_gets_a_piece_of_the_front_and_a_piece_of_the_back(size: int, length: int) -> None:
     tokens = torch.arange(1, length + 1).expand(2, -1)
 
     pieces = [cut({"input_ids": tokens, "labels": tokens}, rank, size) for rank in range(size)]

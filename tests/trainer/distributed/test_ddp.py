@@ -75,7 +75,9 @@ def test_a_batch_size_that_does_not_divide_by_the_processes_is_refused(results: 
         assert "a batch of 7 among 2 processes" in rank_run["error"]
 
 
-def test_evaluation_counts_every_sample_if_the_last_round_is_uneven(results: Results, tmp_path: Path) -> None:
+def test_evaluation_counts_every_sample_if_processes_have_unequal_last_batches(
+    results: Results, tmp_path: Path
+) -> None:
     single_run = scenarios.evaluated(tmp_path, name="one", samples=9)
 
     for rank_run in results("one sample"):
@@ -87,7 +89,7 @@ def test_evaluation_counts_every_sample_if_the_last_round_is_uneven(results: Res
         assert rank_run["kept"]["eval_seen"] == 9
 
 
-def test_metrics_by_batch_receive_every_batch_and_one_final_call(results: Results, tmp_path: Path) -> None:
+def test_compute_metrics_by_batch_gets_every_batch_and_a_final_call(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.evaluated_by_batch(tmp_path)
 
     assert single_run["ends"] == [False] * 2 + [True]
@@ -152,7 +154,7 @@ def test_a_nan_in_one_process_ends_all_with_the_same_error(results: Results) -> 
 
 
 @pytest.mark.parametrize("name", ["find batch size", "background"])
-def test_arguments_that_only_one_process_can_follow_are_refused(results: Results, name: str) -> None:
+def test_arguments_that_work_only_in_a_single_process_are_refused(results: Results, name: str) -> None:
     for rank_run in results(name):
         assert "2" in rank_run["error"]
         assert {"find batch size": "auto_find_batch_size", "background": "save_in_background"}[name] in rank_run[
@@ -160,7 +162,7 @@ def test_arguments_that_only_one_process_can_follow_are_refused(results: Results
         ]
 
 
-def test_processes_that_fail_with_the_same_error_can_train_on(results: Results) -> None:
+def test_processes_that_all_raise_the_same_error_can_continue_training(results: Results) -> None:
     for rank_run in results("everywhere"):
         assert rank_run["error"] == "everywhere"
         assert rank_run["steps"] == 8

@@ -17,7 +17,7 @@ def test_shard_grad_op_and_prefetching_do_not_change_the_curve(results: Results,
         scenarios.assert_same_run(rank_run, single_run)
 
 
-def test_uneven_rounds_under_fsdp_1_give_the_losses_of_ddp(results: Results) -> None:
+def test_an_uneven_number_of_batches_under_fsdp_1_gives_the_losses_of_ddp(results: Results) -> None:
     for rank_run, expected in zip(results("fsdp 1: uneven"), results("uneven"), strict=True):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(expected["losses"], rel=1e-5)

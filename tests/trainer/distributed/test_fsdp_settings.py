@@ -39,7 +39,9 @@ def test_the_default_is_fsdp_2_with_full_shard_and_full_checkpoints() -> None:
         (True, {"activation_checkpointing": True}, "activation_checkpointing", True),
     ],
 )
-def test_older_fsdp_words_and_both_spellings_keep_their_meaning(fsdp: Any, config: Any, name: str, value: Any) -> None:
+def test_older_and_current_spellings_of_fsdp_options_have_the_same_meaning(
+    fsdp: Any, config: Any, name: str, value: Any
+) -> None:
     assert getattr(settings(fsdp, config), name) == value
 
 
@@ -88,7 +90,7 @@ class Tied(nn.Module):
         self.second.weight = self.first.weight
 
 
-def test_fsdp_layers_are_named_ones_those_of_the_model_or_repeated_ones() -> None:
+def test_fsdp_wraps_the_named_the_declared_or_the_repeated_layers_of_a_model() -> None:
     model = toy.gpt(layers=3)
 
     assert [type(unit).__name__ for unit in settings().units(model)] == ["Block"] * 3

@@ -278,7 +278,7 @@ def test_labels_may_be_numpy_scalars(framework: str) -> None:
     assert (batch["labels"].tolist(), str(batch["labels"].dtype).removeprefix("torch.")) == ([0, 1, 2], "int64")
 
 
-def test_the_helpers_for_whole_words_return_what_those_of_transformers_return() -> None:
+def test_helper_methods_for_whole_words_equal_those_of_transformers() -> None:
     offsets = numpy.array(
         [[(0, 0), (0, 3), (3, 4), (5, 6), (6, 7), (0, 0)], [(1, 2), (2, 3), (4, 5), (0, 0), (6, 7), (8, 9)]]
     )

@@ -146,7 +146,7 @@ def test_a_checkpoint_with_corrupted_transfers_is_not_committed(company: Company
     assert not (tmp_path / "machine-0" / "checkpoint-5").exists()
 
 
-def test_a_machine_that_cannot_start_a_save_fails_it_on_all_without_a_wait(company: Company, tmp_path: Path) -> None:
+def test_a_save_that_a_single_machine_cannot_start_fails_at_once_on_all(company: Company, tmp_path: Path) -> None:
     (tmp_path / "machine-0").write_text("a file, where a folder has to be")
 
     made = saved(company, tmp_path, one_of_each)

@@ -60,7 +60,7 @@ def test_a_label_out_of_range_is_refused_before_the_model_is_called(tmp_path: Pa
 
 
 @pytest.mark.parametrize("own_loss", [False, True])
-def test_a_label_out_of_range_in_a_later_batch_is_named_after_the_error(tmp_path: Path, own_loss: bool) -> None:
+def test_a_label_out_of_range_in_a_later_batch_is_named_once_the_model_fails(tmp_path: Path, own_loss: bool) -> None:
     model = Plain(own_loss=own_loss)
     with pytest.raises(DatasetError, match="labels has 9 at sample 1 of the batch") as error:
         trained(tmp_path, model, bad_at=9)

@@ -42,7 +42,7 @@ def rounds(*counts: int, batch: Callable[[int], Any] = lambda rank: {"x": torch.
 
 
 @pytest.mark.parametrize("counts", [(2, 2), (3, 2), (1, 0), (0, 2, 0)])
-def test_every_process_joins_all_rounds_and_knows_its_padding_batches(counts: tuple[int, ...]) -> None:
+def test_every_process_gets_as_many_batches_as_the_longest_and_marks_padding(counts: tuple[int, ...]) -> None:
     for result, own in zip(rounds(*counts), counts, strict=True):
         assert len(result) == max(counts)
         assert [isinstance(item, PaddingBatch) for item in result] == [at >= own for at in range(max(counts))]
@@ -54,5 +54,5 @@ def test_a_process_without_data_uses_a_batch_of_another_process_as_padding() -> 
     assert torch.equal(empty[0]["x"], full[0]["x"])
 
 
-def test_without_any_data_there_is_no_round() -> None:
+def test_processes_without_any_data_get_no_batches() -> None:
     assert rounds(0, 0) == [[], []]

@@ -119,7 +119,7 @@ def test_the_auroc_of_two_classes_equals_its_formula() -> None:
     assert streamed("auroc", *single) == streamed("auroc", logits, labels)
 
 
-def test_the_auroc_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
+def test_the_auroc_of_many_classes_is_the_mean_of_the_one_vs_rest_aurocs() -> None:
     logits, labels = drawn()
     counted = labels != -100
     chances = logits.double().softmax(-1)[counted]
@@ -220,7 +220,7 @@ def test_metric_sums_of_all_processes_add_up_to_the_metric_of_the_whole(name: st
         ("MatthewsCorrCoef", "mcc"),
     ],
 )
-def test_metrics_of_torchmetrics_are_found_by_name_and_agree_with_ours(name: str, ours: str) -> None:
+def test_metrics_of_torchmetrics_are_loaded_by_name_and_agree_with_ours(name: str, ours: str) -> None:
     logits, labels = drawn(length=2)
 
     theirs = streamed(f"torchmetrics/{name}", logits, labels)
@@ -230,7 +230,7 @@ def test_metrics_of_torchmetrics_are_found_by_name_and_agree_with_ours(name: str
     assert theirs == (pytest.approx(streamed("accuracy", logits, labels), abs=0.1) if name == "Accuracy" else expected)
 
 
-def test_torchmetrics_accept_regression_tokens_and_instances() -> None:
+def test_torchmetrics_work_for_regression_for_tokens_and_as_objects() -> None:
     assert streamed("torchmetrics/MeanSquaredError", torch.ones(5, 1), torch.zeros(5)) == 1.0
     logits, labels = drawn(length=3)
     assert streamed("torchmetrics/Perplexity", logits, labels) == pytest.approx(

@@ -228,7 +228,7 @@ def test_loss_optimizer_and_schedule_may_be_functions() -> None:
     assert schedule.get_last_lr() == [0.0, 0.5]
 
 
-def test_the_users_own_backward_does_not_leak_into_an_auxiliary_loss() -> None:
+def test_a_plain_backward_of_the_loss_adds_no_gradient_to_an_auxiliary_optimizer() -> None:
     model, again = a_codec(), a_codec()
     for item, leaks in ((model, True), (again, False)):
         optimizer = NamedOptimizers(item, [MAIN, AUX])
@@ -363,7 +363,7 @@ def test_fp16_with_several_optimizers_is_refused_before_the_first_step(tmp_path:
         trainer(tmp_path, fp16=True).train()
 
 
-def test_a_schedule_function_with_that_argument_gets_the_number_of_training_steps() -> None:
+def test_a_schedule_function_with_num_training_steps_gets_the_optimizers_steps() -> None:
     from footplate.trainer.schedules import get_linear_schedule_with_warmup as linear
 
     slow = NamedOptimizer(**{**vars(AUX), "schedule": linear, "schedule_args": {"num_warmup_steps": 0}, "every": 2})

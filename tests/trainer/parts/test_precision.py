@@ -92,7 +92,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return values
 
 
-def test_a_step_neither_converts_nor_keeps_logits_that_it_does_not_read(tmp_path: Path, converted: list[Any]) -> None:
+def test_a_step_neither_converts_nor_keeps_logits_that_nothing_reads(tmp_path: Path, converted: list[Any]) -> None:
     model = trained_with_logits(tmp_path)
 
     assert model.logits_in_backward == [None, None]
