@@ -48,7 +48,7 @@ def test_a_rendezvous_address_is_reserved_and_opened_when_needed() -> None:
         socket.create_connection(there).close()
 
 
-def test_a_node_whose_address_is_gone_still_runs_jobs_of_one_node() -> None:
+def test_a_node_that_has_lost_its_address_uses_loopback_for_single_node_jobs() -> None:
     with bound_socket("203.0.113.9") as place:
         assert host_and_port(address_text(place))[0] == "127.0.0.1"
 

@@ -103,7 +103,7 @@ def test_the_best_model_is_evaluated_on_the_split_after_training(lasting: Lastin
 
 
 @pytest.mark.parametrize("because", ["cancel", "pause", "drain"])
-def test_a_stop_saves_and_reports_its_cause(lasting: Lasting, because: str) -> None:
+def test_a_stop_saves_a_checkpoint_and_reports_its_cause(lasting: Lasting, because: str) -> None:
     job = lasting.submit(data=SLOW, training=ENDLESS)
     lasting.control.await_kind(job, "log")
 
@@ -116,7 +116,7 @@ def test_a_stop_saves_and_reports_its_cause(lasting: Lasting, because: str) -> N
     assert saved[0]["step"] == done["result"]["steps"]
 
 
-def test_a_command_sent_a_hundred_times_is_done_once_and_holds_in_later_attempts(lasting: Lasting) -> None:
+def test_a_command_sent_100_times_is_done_once_and_applies_to_later_attempts(lasting: Lasting) -> None:
     job = lasting.submit(data=SLOW, training=ENDLESS)
     lasting.control.await_kind(job, "log")
 
@@ -137,7 +137,7 @@ def test_a_command_sent_a_hundred_times_is_done_once_and_holds_in_later_attempts
     assert lasting.control.done(job, attempt=2)["result"]["steps"] == saved["step"] + 3
 
 
-def test_a_time_limit_counts_from_when_training_runs_and_saves_and_is_a_failure(lasting: Lasting) -> None:
+def test_a_time_limit_excludes_the_start_and_saves_before_the_job_fails(lasting: Lasting) -> None:
     """A start costs nothing of the limit, however long it takes, as control counts too."""
     job = lasting.submit(data=SLOW, training=ENDLESS, time_left_seconds=0.5, resources={"time_limit": "1s"})
 
@@ -149,7 +149,7 @@ def test_a_time_limit_counts_from_when_training_runs_and_saves_and_is_a_failure(
     assert len(lasting.control.of(job, "checkpoint")) == 1
 
 
-def test_a_graceful_stop_saves_nothing(lasting: Lasting) -> None:
+def test_a_graceful_stop_saves_no_checkpoint(lasting: Lasting) -> None:
     job = lasting.submit(data=SLOW, training=ENDLESS)
     lasting.control.await_kind(job, "log")
 
@@ -256,7 +256,7 @@ def test_a_node_announces_its_components(lasting: Lasting) -> None:
     assert "accuracy" in catalogue.known("metrics")
 
 
-def test_a_note_from_anywhere_in_users_code_is_in_the_history(lasting: Lasting) -> None:
+def test_a_note_from_any_code_of_the_user_becomes_an_event(lasting: Lasting) -> None:
     job = lasting.submit(**misbehaving("note", marker="here"))
     lasting.control.done(job)
 
@@ -265,13 +265,13 @@ def test_a_note_from_anywhere_in_users_code_is_in_the_history(lasting: Lasting) 
     assert "x" * 4000 + "… (3,000,000 characters)" in notes
 
 
-def test_nonsense_on_the_socket_that_users_code_shares_is_ignored(lasting: Lasting) -> None:
+def test_invalid_messages_on_the_socket_of_users_code_are_ignored(lasting: Lasting) -> None:
     done = lasting.control.done(lasting.submit(**misbehaving("babble")))
 
     assert done["ending"] == "finished"
 
 
-def test_nonsense_in_redis_does_not_silence_an_attempt(lasting: Lasting) -> None:
+def test_an_invalid_watermark_in_redis_does_not_stop_the_events_of_an_attempt(lasting: Lasting) -> None:
     job = new_job_id()
     lasting.control.client.set(keys.watermark(job, 1, 0), "nonsense")
     lasting.submit(job=job, training={"max_steps": 3, "save_strategy": "no"})
@@ -292,7 +292,7 @@ def test_an_unreadable_journal_does_not_stop_the_heartbeats_of_a_node(
     assert not left.exists()
 
 
-def test_rotation_leaves_the_checkpoint_that_sql_knows(lasting: Lasting) -> None:
+def test_rotation_keeps_the_newest_checkpoint_that_was_acknowledged(lasting: Lasting) -> None:
     """Otherwise a node that dies with unreported checkpoints leaves a job with nothing to continue from."""
     control, root = lasting.control, lasting.start.artifacts
     rotating = {**ENDLESS, "save_strategy": "steps", "save_steps": 5, "save_total_limit": 1}

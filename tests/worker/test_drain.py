@@ -32,7 +32,9 @@ def drained(control: FakeControl, job: str) -> None:
         pytest.param(PLAIN_CELERY, id="celery -A worker.app worker", marks=pytest.mark.matrix),
     ],
 )
-def test_sigterm_checkpoints_and_ends(argv: tuple[str, ...], start_node: NodeStarter, control: FakeControl) -> None:
+def test_sigterm_saves_a_checkpoint_of_every_job_and_ends_the_node(
+    argv: tuple[str, ...], start_node: NodeStarter, control: FakeControl
+) -> None:
     worker = start_node(*argv, slots=2)
     node = control.node()
     jobs = [control.submit(node, **LONG) for _ in range(2)]
@@ -66,7 +68,7 @@ def test_a_drain_without_redis_saves_and_is_reported_at_the_next_start(
     drained(control, job)
 
 
-def test_an_idle_node_ends_at_once(start_node: NodeStarter, control: FakeControl) -> None:
+def test_an_idle_node_ends_at_once_on_sigterm(start_node: NodeStarter, control: FakeControl) -> None:
     worker = start_node()
     control.node()
 

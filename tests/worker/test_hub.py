@@ -247,7 +247,7 @@ def test_a_name_that_a_hub_does_not_have_is_reported(
     assert says in got.verdict[2]
 
 
-def test_an_unreachable_hub_is_awaited_and_then_retried_by_another_attempt(
+def test_an_attempt_waits_for_an_unreachable_hub_and_then_fails_to_be_retried(
     hub: HubServer, attempt: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = hub.push("models/me/tiny", FILES)

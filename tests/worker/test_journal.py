@@ -67,7 +67,7 @@ def test_a_journal_of_a_living_supervisor_cannot_be_reopened(tmp_path: Path) -> 
     assert not is_owned(journal.path)
 
 
-def test_a_child_forked_during_a_look_at_a_lock_does_not_hold_it(
+def test_a_child_forked_while_a_journal_lock_is_checked_does_not_hold_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery's main thread forks its pool's processes, and the node's own thread looks after the journals."""

@@ -92,7 +92,7 @@ def runs_another(running: Running, control: FakeControl) -> None:
     assert control.done(job, within=60)["ending"] == "finished"
 
 
-def test_a_killed_training_loses_its_temporary_folder_as_well(
+def test_the_temporary_folder_of_killed_training_is_deleted(
     start_node: NodeStarter, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TemporaryDirectory(prefix="fp-") as scratch:
@@ -151,7 +151,7 @@ def test_a_killed_warm_parent_ends_its_training(running: Running, control: FakeC
     runs_another(running, control)
 
 
-def test_a_second_worker_in_the_same_folder_refuses(start_node: NodeStarter, control: FakeControl) -> None:
+def test_a_second_worker_in_the_same_folder_refuses_to_start(start_node: NodeStarter, control: FakeControl) -> None:
     start_node()
     control.node()
     second = start_node()
@@ -192,7 +192,7 @@ def test_an_idle_node_that_consumes_no_messages_restarts(start_node: NodeStarter
     assert control.done(job, within=60)["ending"] == "finished"
 
 
-def test_a_pool_process_that_is_killed_in_the_first_moment_is_replaced(
+def test_a_pool_process_killed_right_after_its_start_is_replaced(
     start_node: NodeStarter, control: FakeControl, redis: RedisServer
 ) -> None:
     redis.freeze()

@@ -13,7 +13,7 @@ def texts(events: list[dict[str, object]]) -> list[object]:
     return [event["data"]["text"] for event in events]  # type: ignore[index]
 
 
-def test_lines_are_whole_however_they_come() -> None:
+def test_printed_lines_are_complete_however_their_bytes_are_split() -> None:
     lines = PrintedLines("stdout")
 
     assert texts(lines.read(b"one\ntw")) == ["one"]
@@ -27,7 +27,7 @@ def test_a_progress_bar_becomes_one_line_with_its_last_state() -> None:
     assert texts(PrintedLines("stderr").read(b"\r10%\r20%\r   \r30%\r\n\ndone\n")) == ["30%", "", "done"]
 
 
-def test_a_progress_bar_shows_a_state_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_bar_is_reported_at_intervals_and_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: seconds)
     lines = PrintedLines("stderr")
@@ -39,7 +39,7 @@ def test_a_progress_bar_shows_a_state_now_and_then(monkeypatch: pytest.MonkeyPat
     assert texts(lines.read(b"\r16%\n")) == ["16%"]
 
 
-def test_the_bar_of_an_evaluation_inside_a_bar_prints_one_line() -> None:
+def test_a_progress_bar_inside_another_progress_bar_becomes_a_single_line() -> None:
     up = b"\x1b[A"
     inner = b"".join(b"\n\r%d%%%b" % (percent, up) for percent in range(100))
 
@@ -66,7 +66,7 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
     assert all(len(event["data"]["text"]) == MAX_LINE_CHARS for event in events)
 
 
-def test_a_flood_is_counted_and_marked() -> None:
+def test_lines_above_the_rate_limit_are_counted_as_left_out() -> None:
     lines = PrintedLines("stdout")
     indexes = [event for _ in range(100) for event in lines.read(b"line\n" * 1000)]
     indexes += lines.read(b"")
@@ -78,7 +78,7 @@ def test_a_flood_is_counted_and_marked() -> None:
     assert "left out" in indexes[-1]["data"]["text"]
 
 
-def test_the_tail_has_the_last_lines() -> None:
+def test_the_tail_ends_with_the_last_printed_line() -> None:
     lines = PrintedLines("stderr")
     lines.read(b"".join(b"%d\n" % n for n in range(5000)))
 

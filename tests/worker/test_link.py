@@ -109,7 +109,7 @@ def test_unreadable_and_unsent_journals_are_deleted_after_a_week(redis: RedisSer
     assert list(tmp_path.iterdir()) == [fresh]
 
 
-def test_a_supervisor_that_hangs_is_not_kept_alive_by_its_link(redis: RedisServer, processes: Processes) -> None:
+def test_the_link_of_a_hung_supervisor_stops_its_heartbeats(redis: RedisServer, processes: Processes) -> None:
     """Beats of the link would hold the lease for ever. A supervisor that was frozen with its link goes on."""
     client = connect(redis.url)
     process = processes.start(

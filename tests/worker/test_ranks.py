@@ -118,7 +118,9 @@ def test_every_rank_reports_under_its_number_and_the_first_reports_for_all(stage
     ]  # fmt: skip
 
 
-def test_a_nodes_log_shows_one_number_and_no_text_of_a_tick(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_can_write_only_its_fork_time_into_the_log_of_the_node(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
 
     for forked_ms in ("3\n2026-01-01 CRITICAL forged\x1b[2J", [1], float("nan"), 12.34, 56.78):
@@ -129,7 +131,7 @@ def test_a_nodes_log_shows_one_number_and_no_text_of_a_tick(stage: Stage, caplog
     ]
 
 
-def test_an_attempt_runs_once_the_last_of_its_ranks_does(stage: Stage) -> None:
+def test_an_attempt_is_running_once_all_its_ranks_are_running(stage: Stage) -> None:
     for rank in (2, 0, 0):
         stage.say(rank, "state", state="running")
     assert stage.told == []
@@ -140,7 +142,7 @@ def test_an_attempt_runs_once_the_last_of_its_ranks_does(stage: Stage) -> None:
     assert [message["kind"] for message in stage.told] == ["state"]
 
 
-def test_the_ranks_of_another_node_than_the_first_have_numbers_of_their_own(tmp_path: Path) -> None:
+def test_ranks_of_later_nodes_are_numbered_after_the_ranks_of_earlier_nodes(tmp_path: Path) -> None:
     stage = Stage(tmp_path, 2, first=2)
     try:
         stage.prints(1, "hello")
@@ -177,7 +179,7 @@ def test_a_rank_that_dies_silently_is_the_reason_and_the_others_are_killed(stage
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_rank_that_raises_is_the_reason_and_not_the_ranks_that_lost_it(stage: Stage) -> None:
+def test_a_rank_that_raises_is_the_reason_and_not_ranks_that_lost_its_connection(stage: Stage) -> None:
     stage.fails(2, "Connection closed by peer", is_follow_up=True)
     stage.fails(1, "ValueError: a bad sample")
     assert not stage.asked_to_kill()

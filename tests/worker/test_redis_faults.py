@@ -41,7 +41,7 @@ def test_canary_messages_are_not_logged(lasting: Lasting) -> None:
     assert f"{keys.CANARY_TASK}[" not in lasting.process.output
 
 
-def test_no_message_ever_lands_in_a_list_called_celery(lasting: Lasting) -> None:
+def test_no_message_is_sent_to_the_default_queue_of_celery(lasting: Lasting) -> None:
     control = lasting.control
     job = lasting.submit(training={"max_steps": 3, "save_strategy": "no"})
     control.done(job, within=60)

@@ -46,7 +46,7 @@ def test_the_rendezvous_is_at_the_first_node_once_all_nodes_have_claimed() -> No
             socket.create_connection(host_and_port(there))
 
 
-def test_a_start_that_failed_may_be_tried_again_at_the_same_place() -> None:
+def test_a_failed_rendezvous_can_be_retried_at_the_same_address() -> None:
     with bound_socket("127.0.0.1") as claimed:
         meeting = Rendezvous(grant(nodes=2, rendezvous=address_text(claimed)), claimed)
         with pytest.raises(ConnectionRefusedError), meeting.address():

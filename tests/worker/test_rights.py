@@ -64,7 +64,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_each_attempt_has_a_user_of_its_own_if_such_a_user_can_work(home: Path) -> None:
+def test_every_attempt_gets_its_own_user_if_such_users_can_enter_the_folders(home: Path) -> None:
     users = [USUAL.first, USUAL.last]
     kept = [home / "artifacts" / name for name in ("bundles", "files")]
     for folder in kept:
@@ -75,7 +75,7 @@ def test_each_attempt_has_a_user_of_its_own_if_such_a_user_can_work(home: Path) 
     assert list((home / "node-1" / "extensions").iterdir()) == []
 
 
-def test_if_no_user_can_work_the_node_says_why_and_training_has_its_rights(home: Path) -> None:
+def test_if_no_training_user_can_work_the_node_reports_why_and_trains_as_itself(home: Path) -> None:
     report = settled(home)
 
     assert report["uid"] is report["users"] is None
@@ -84,7 +84,7 @@ def test_if_no_user_can_work_the_node_says_why_and_training_has_its_rights(home:
 
 
 @pytest.mark.parametrize("name", ["artifacts", "data", "models"])
-def test_an_error_names_a_folder_that_the_training_user_may_not_pass(home: Path, name: str) -> None:
+def test_a_folder_that_the_training_user_may_not_enter_is_named(home: Path, name: str) -> None:
     (home / name).mkdir(parents=True)
     (home / name).chmod(0o700)
 
@@ -193,7 +193,7 @@ def test_a_user_gets_a_folder_below_unlistable_folders_whatever_the_umask(tmp_pa
     assert folder.stat().st_uid == 1
 
 
-def test_files_of_training_become_roots_and_link_targets_stay_unchanged(tmp_path: Path) -> None:
+def test_root_takes_over_files_of_training_but_not_the_targets_of_links(tmp_path: Path) -> None:
     folder, foreign = tmp_path / "attempt", tmp_path / "foreign"
     (folder / "outputs").mkdir(parents=True)
     (folder / "outputs" / "model").write_text("weights")
@@ -243,7 +243,7 @@ def test_the_nodes_of_one_job_agree_on_its_user(tmp_path: Path) -> None:
         os.close(item.lock)
 
 
-def test_a_user_of_a_killed_attempt_owns_nothing_when_another_attempt_takes_it(tmp_path: Path) -> None:
+def test_the_user_of_a_killed_attempt_owns_no_files_when_it_is_used_again(tmp_path: Path) -> None:
     users = UserRange(first=64_204, last=64_205)
     held = reserve_user(users, tmp_path / "locks", JOB, 1, nodes=1)
     assert held is not None

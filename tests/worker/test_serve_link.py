@@ -105,7 +105,7 @@ def test_no_more_requests_are_taken_than_the_process_can_hold(linked: Linked) ->
     assert linked.taken()["id"] == "c"
 
 
-def test_a_withdrawal_reaches_a_process_that_is_full(linked: Linked) -> None:
+def test_a_withdrawn_request_reaches_a_process_that_can_hold_no_more(linked: Linked) -> None:
     linked.be_ready()
     for name in ("a", "b"):
         linked.ask(name)
@@ -116,7 +116,7 @@ def test_a_withdrawal_reaches_a_process_that_is_full(linked: Linked) -> None:
     assert linked.taken() == {"id": "b", "kind": "again", "data": {}}
 
 
-def test_the_process_is_told_that_another_job_waits_for_its_slot(linked: Linked) -> None:
+def test_the_process_of_a_session_is_notified_that_a_job_waits_for_its_slot(linked: Linked) -> None:
     linked.be_ready()
     linked.client.rpush(keys.serving_withdrawn(linked.session), SLOT_WANTED)
 
@@ -152,7 +152,7 @@ def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:
     assert not linked.client.exists(keys.serving_answer("of another session"))
 
 
-def test_an_emptied_redis_is_served_again(linked: Linked, redis: RedisServer) -> None:
+def test_a_session_serves_requests_again_after_redis_has_lost_its_data(linked: Linked, redis: RedisServer) -> None:
     linked.be_ready()
     linked.ask("a")
     linked.taken()

@@ -290,7 +290,7 @@ def _got_anyhow(self: ArtifactSync, offer: CheckpointOffer) -> bool:
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["protected", "control"])
-def test_an_emptied_store_is_awaited_instead_of_ending_the_job(
+def test_an_attempt_waits_for_its_store_if_the_bucket_is_empty(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
     """One that nobody asks whether it is ours has nothing of what was committed, and the job would be over."""
@@ -387,7 +387,7 @@ def test_outputs_and_files_of_trackers_outlive_their_node(attempt: Make, store: 
 SCRIPT: JSON = {"loop": {"script": "train.py"}, "code": {"bundle": "0" * 64}}
 
 
-def test_a_script_starts_with_the_files_of_its_attempt_before(attempt: Make) -> None:
+def test_a_script_starts_with_the_files_of_its_previous_attempt(attempt: Make) -> None:
     first = attempt(1, **SCRIPT)
     files.commit(first.files.folder, 10, lambda at: _write(at, 10, "weights", None), {})
     first.leaves({"state/step": "10", "outputs/curve": "…", ".cache/half": "…"})

@@ -110,7 +110,9 @@ def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, li
     assert (message["kind"], message["step"]) == ("do", 4)
 
 
-def test_changed_arguments_hold_in_later_attempts_bit_for_bit(tmp_path: Path, new_line: Callable[[], Line]) -> None:
+def test_changed_arguments_apply_to_later_attempts_bit_identically(
+    tmp_path: Path, new_line: Callable[[], Line]
+) -> None:
     """The run resumes from a checkpoint before the order, and from one after it."""
     command = Command(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
     evals = {"eval_strategy": "steps", "eval_steps": 5}
@@ -131,7 +133,7 @@ def test_changed_arguments_hold_in_later_attempts_bit_for_bit(tmp_path: Path, ne
     assert "learning_rate 0.004, max_steps 16" in before["data"]["message"]
 
 
-def test_commands_left_by_an_attempt_run_after_the_next_ones_first_step(tmp_path: Path, line: Line) -> None:
+def test_commands_left_by_an_attempt_run_after_the_first_step_of_the_next(tmp_path: Path, line: Line) -> None:
     waiting = [Command(no=3, save=True), Command(no=4, set={"max_steps": 6})]
 
     _, events = run(tmp_path, line, commands=waiting, save_strategy="no")

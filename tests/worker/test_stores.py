@@ -87,7 +87,7 @@ def test_an_unlisted_host_gets_no_request(tmp_path: Path, store: FileServer, all
 
 
 @pytest.mark.parametrize("host", ["localhost", "2130706433", "0x7f.1", "metadata.example"])
-def test_a_listed_name_may_not_mean_a_private_address(
+def test_a_listed_host_that_resolves_to_a_private_address_is_refused(
     tmp_path: Path, store: FileServer, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     real = socket.getaddrinfo
@@ -122,7 +122,7 @@ def test_a_redirect_is_checked_like_the_url(tmp_path: Path, store: FileServer, s
     assert "redirects to an address that" in message
 
 
-def test_a_redirect_would_be_followed_without_the_check_of_its_target(
+def test_without_the_check_of_redirect_targets_a_redirect_is_followed(
     tmp_path: Path, store: FileServer, secret: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control shows that the same address works if it is listed."""

@@ -71,7 +71,7 @@ def test_libraries_report_nothing_because_the_parent_starts_with_telemetry_off(l
     assert b"HF_HUB_DISABLE_TELEMETRY=1" in environ
 
 
-def test_the_simulated_gpus_are_announced_and_are_the_slots(lasting: Lasting) -> None:
+def test_a_node_announces_its_gpus_and_has_as_many_slots(lasting: Lasting) -> None:
     beat = lasting.control.nodes[lasting.node.node]
     assert beat.slots == 2
     assert beat.gpus == [
@@ -80,7 +80,7 @@ def test_the_simulated_gpus_are_announced_and_are_the_slots(lasting: Lasting) ->
     ]
 
 
-def test_each_of_two_jobs_at_once_sees_its_own_gpu_only(lasting: Lasting) -> None:
+def test_two_jobs_at_once_see_only_their_own_gpus(lasting: Lasting) -> None:
     long = {"at": 0, "do": "tell", "n": 4, "seconds": 0.2}
     jobs = {
         gpu: lasting.submit(
@@ -109,7 +109,7 @@ def test_a_job_without_a_gpu_sees_none(lasting: Lasting) -> None:
     assert "visible " in [line["data"]["text"] for line in lasting.control.of(job, "line")]
 
 
-def test_a_fork_reaches_its_first_line_in_milliseconds(lasting: Lasting) -> None:
+def test_a_forked_training_process_starts_within_milliseconds(lasting: Lasting) -> None:
     for _ in range(5):
         lasting.control.done(lasting.submit(**SHORT))
 
@@ -176,7 +176,7 @@ def test_a_failed_fork_is_reported_and_ends_no_other_training(lasting: Lasting) 
     assert warm_parent(lasting) == pid
 
 
-def test_an_attempt_stopped_before_the_warm_parent_started_it_did_not_crash(lasting: Lasting) -> None:
+def test_an_attempt_stopped_before_the_warm_parent_starts_it_is_not_a_crash(lasting: Lasting) -> None:
     # A node whose warm parent still imports takes no work, and a stopped one would import for ever.
     until(lambda: lasting.control.nodes[lasting.node.node].trouble is None, within=60, what="the node is ready")
     pid = warm_parent(lasting)
