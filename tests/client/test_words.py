@@ -267,7 +267,7 @@ def test_long_text_is_wrapped_between_words_but_never_within_a_path() -> None:
         ("state", {"state": "paused", "reason": "pause"}, "paused (pause); `footplate resume beefbeef` continues it"),
     ],
 )
-def test_an_event_is_one_line_of_text(kind: str, data: dict[str, object], line: str) -> None:
+def test_an_event_is_printed_as_a_single_line(kind: str, data: dict[str, object], line: str) -> None:
     event = Event.model_construct(job="job_" + "0" * 24 + "beefbeef", attempt=1, kind=kind, data=data)  # type: ignore[call-arg]
 
     assert line_of(event) == line
@@ -297,9 +297,7 @@ def zoomed(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     return requests
 
 
-def test_metrics_shows_the_figures_of_the_chosen_steps(
-    zoomed: list[httpx2.URL], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_summarizes_only_the_chosen_steps(zoomed: list[httpx2.URL], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics", str(JOB["id"]), "--first-step", "2", "--last-step", "3"]) == 0
 
     line = capsys.readouterr().out.splitlines()[1].split()
@@ -312,7 +310,7 @@ def test_metrics_shows_the_figures_of_the_chosen_steps(
     ("words", "steps"),
     [(["--first-step", "3"], [3, 4]), (["--last-step", "1"], [1]), (["--first-step", "0", "--last-step", "2"], [1, 2])],
 )
-def test_metrics_prints_the_rows_of_the_chosen_steps(
+def test_metrics_with_json_prints_only_the_rows_of_the_chosen_steps(
     words: list[str], steps: list[int], zoomed: list[httpx2.URL], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["metrics", str(JOB["id"]), "--json", *words]) == 0

@@ -20,7 +20,7 @@ def a_key(stage: Stage, project: str = "vision", prefix: str = "fpk_1") -> KeyRo
     return row
 
 
-def test_a_stored_key_equals_the_inserted_one(stage: Stage) -> None:
+def test_a_key_read_from_the_database_equals_the_inserted_key(stage: Stage) -> None:
     row = a_key(stage)
 
     assert stage.read(keys.all_keys) == [row]

@@ -34,7 +34,7 @@ def stop(stage: Stage, worker: Worker) -> None:
     worker.ends("stopped", "pause", stop="pause")
 
 
-def test_a_resume_from_an_older_checkpoint_offers_no_newer_one(stage: Stage) -> None:
+def test_a_resume_from_an_older_checkpoint_offers_no_newer_checkpoint(stage: Stage) -> None:
     job, ids, _ = paused(stage, 5, 10, 15)
 
     row = stage.resume(job, Resume(checkpoint=ids[5]))

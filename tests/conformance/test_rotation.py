@@ -297,7 +297,7 @@ def test_a_folder_that_cannot_be_deleted_is_logged_with_the_system_error(
     assert remove_folders.delete_folder(tmp_path, "a") == "[Errno 13] Permission denied"
 
 
-def test_deleting_through_a_link_deletes_nothing_behind_it(tmp_path: Path) -> None:
+def test_delete_folder_deletes_nothing_behind_a_link(tmp_path: Path) -> None:
     """Put there after the path was looked at: the folder is training's, and who removes may be root."""
     (tmp_path / "elsewhere" / "kept").mkdir(parents=True)
     (tmp_path / "attempt").mkdir()

@@ -83,7 +83,7 @@ def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_star
         place.starting_point(job=OTHER, checkpoint=CKPT)
 
 
-def test_a_jobs_own_checkpoint_takes_precedence_over_its_starting_one(place: Place) -> None:
+def test_a_jobs_own_checkpoint_takes_precedence_over_its_starting_checkpoint(place: Place) -> None:
     own = place.save(7).model_copy(update={"of": None})
 
     result = place.starting_point(own, job=OTHER, checkpoint=CKPT, mode="weights")

@@ -156,7 +156,7 @@ SHARED = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("arguments", SHARED.values(), ids=SHARED)
-def test_two_processes_that_share_a_gpu_train_as_one(tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_two_processes_that_share_a_gpu_train_like_a_single_process(tmp_path: Path, arguments: dict[str, Any]) -> None:
     """NCCL wants a GPU for each process, so Gloo exchanges the gradients here."""
     values = {"run": "trained", "text": True, "use_cpu": False, **arguments}
     launched(tmp_path / "two", [{**values, "name": "two"}])

@@ -57,7 +57,7 @@ def test_an_empty_training_set_is_refused(tmp_path: Path) -> None:
         a_trainer(tmp_path, []).train()
 
 
-def test_columns_that_the_model_does_not_accept_are_named(tmp_path: Path) -> None:
+def test_a_dataset_without_any_column_that_forward_accepts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"forward takes .*x.* only: pixels"):
         a_trainer(tmp_path, [{"pixels": torch.zeros(8)}] * 8).train()
 

@@ -74,7 +74,7 @@ def test_a_loopback_address_cannot_be_reached_from_other_nodes(own: str, host: s
     assert can_reach(own, host) is leads
 
 
-def test_the_interface_of_an_address_is_found_by_its_name() -> None:
+def test_the_network_interface_of_an_address_is_named_if_it_exists() -> None:
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.9") is None
     assert interface_of("nonsense") is None

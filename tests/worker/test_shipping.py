@@ -237,7 +237,7 @@ def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, sto
 NAMES = ["deep/model.safetensors", "trainer_state.json"]
 
 
-def test_an_abandoned_upload_leaves_nothing_in_the_store(
+def test_an_abandoned_upload_leaves_no_files_in_the_store(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = attempt(1)

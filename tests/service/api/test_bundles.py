@@ -53,7 +53,7 @@ async def test_a_bundle_is_stored_and_downloaded_by_its_sha256(open_api: Api, tm
     assert [path.name for path in kept.iterdir()] == [f"{SHA}.zip"]
 
 
-async def test_a_file_that_is_not_a_bundle_is_refused_and_leaves_nothing(open_api: Api, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_bundle_is_refused_and_not_stored(open_api: Api, tmp_path: Path) -> None:
     wrong = await post(open_api, zipped(json="x = 1"))
 
     assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_bundle")

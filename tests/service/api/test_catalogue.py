@@ -16,21 +16,21 @@ WITHOUT = Described(name="hf/causal-lm", group="models", needs="transformers (pi
 
 
 @pytest.mark.parametrize("nodes", [(WITH, WITHOUT), (WITHOUT, WITH)])
-def test_a_component_is_accepted_if_one_node_has_its_library(nodes: tuple[Described, ...]) -> None:
+def test_the_union_of_catalogues_prefers_a_component_with_its_library(nodes: tuple[Described, ...]) -> None:
     union = _union([Catalogue.of([node]) for node in nodes])
 
     assert union
     assert union.get("models", "hf/causal-lm") == WITH
 
 
-def test_a_component_is_refused_with_the_library_that_no_node_has() -> None:
+def test_the_union_of_catalogues_keeps_a_component_whose_library_is_missing() -> None:
     union = _union([Catalogue.of([WITHOUT]), Catalogue.of([WITHOUT])])
 
     assert union
     assert union.get("models", "hf/causal-lm") == WITHOUT
 
 
-async def test_a_catalogue_that_cannot_be_read_does_not_hide_those_of_other_nodes(sqlite_url: str) -> None:
+async def test_an_unreadable_catalogue_does_not_hide_catalogues_of_other_nodes(sqlite_url: str) -> None:
     database = Database(sqlite_url)
     stage = Stage(database)
     stage.node(catalogue_hash="broken", catalogue={"models": ["toy/mlp"]})

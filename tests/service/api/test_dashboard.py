@@ -368,7 +368,7 @@ async def test_a_double_click_submits_only_one_job_and_does_not_undo_a_pause(api
     assert job["state"] == "paused"
 
 
-async def test_a_job_and_its_fork_lead_to_each_other(api: Api, page: Page) -> None:
+async def test_the_pages_of_a_job_and_its_fork_link_to_each_other(api: Api, page: Page) -> None:
     job = await trained_to_the_end(api, name="whole")
     fork = (await api.client.post(f"/jobs/{job}/fork", json={"patch": {"name": "branch"}})).json()["id"]
 

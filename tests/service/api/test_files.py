@@ -158,7 +158,7 @@ async def test_files_are_listed_newest_first_page_by_page(api: Api) -> None:
         ("..", ROWS, "unknown_kind"),
     ],
 )
-async def test_a_file_of_the_wrong_kind_is_refused_and_leaves_nothing(
+async def test_a_file_of_the_wrong_kind_is_refused_and_not_stored(
     api: Api, tmp_path: Path, name: str, body: bytes, code: str
 ) -> None:
     refused = await post(api, body, name)
@@ -174,7 +174,7 @@ async def test_a_parquet_file_needs_its_magic_bytes_at_both_ends(api: Api) -> No
     assert (answer.status_code, answer.json()["kind"], answer.json()["name"]) == (201, "parquet", "rows.parquet")
 
 
-async def test_a_form_that_cannot_be_read_is_refused_and_leaves_nothing(api: Api, tmp_path: Path) -> None:
+async def test_a_form_that_cannot_be_read_is_refused_and_its_file_is_not_stored(api: Api, tmp_path: Path) -> None:
     two = [("file", ("a.csv", b"a\n1\n")), ("file", ("b.csv", b"b\n1\n"))]
     header = {"Content-Type": "multipart/form-data; boundary=x"}
     head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\na\n1\n'

@@ -243,7 +243,7 @@ async def test_a_job_without_a_checkpoint_cannot_be_forked_and_lists_no_fork(api
     assert (await api.client.get(f"/jobs/{job}")).json()["actions"] == ["resume", "fork", "delete"]
 
 
-async def test_a_repeated_request_is_one_fork_even_if_its_checkpoint_was_deleted(both: Api) -> None:
+async def test_a_repeated_request_makes_one_fork_even_if_its_checkpoint_was_deleted(both: Api) -> None:
     job = await trained(both)
     body, headers = {"patch": {"name": "again"}}, {"Idempotency-Key": "k"}
     first = await both.client.post(f"/jobs/{job}/fork", json=body, headers=headers)

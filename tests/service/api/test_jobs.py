@@ -27,7 +27,7 @@ async def test_the_location_header_of_a_posted_job_leads_to_the_job(both: Api) -
 
 
 @pytest.mark.own_statement
-async def test_the_same_idempotency_key_and_body_are_one_job(both: Api) -> None:
+async def test_the_same_idempotency_key_and_body_make_one_job(both: Api) -> None:
     headers = {"Idempotency-Key": "one"}
 
     answers = await asyncio.gather(*(both.client.post("/jobs", json=SPEC, headers=headers) for _ in range(20)))

@@ -748,7 +748,7 @@ async def test_urls_that_a_webhook_may_not_reach_are_refused(
         await targets.aim(read_url(url), Allowed())
 
 
-async def test_a_refusal_points_at_the_url_and_says_what_would_work(
+async def test_a_refused_webhook_url_is_named_with_what_would_work(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "addresses_of", names)
