@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from footplate.contract.components import GROUPS, Catalogue, Described, names
+from footplate.contract.components import Catalogue, Described, names
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.spec import JobSpec
 from tests.contract.specs import problems_of
@@ -93,10 +93,6 @@ def test_every_unknown_component_is_reported_at_its_place_in_the_body():
     ]
 
 
-def test_a_missing_argument_of_a_bare_name_points_at_the_name():
-    assert pointers_and_codes({"model": "toy/mlp", "data": "toy/regression"}) == [("/model", "missing")]
-
-
 def test_all_wrong_arguments_of_a_component_are_reported_at_once():
     body = model(hiden=3, dropout=1, activation="relo", bias=1, seed="5", sizes=[1, True], hidden=0)
     assert pointers_and_codes(body) == [
@@ -132,13 +128,6 @@ def test_the_hash_of_a_catalogue_depends_on_its_contents_and_not_their_order():
 def test_a_catalogue_with_unknown_groups_and_fields_is_accepted():
     catalogue = Catalogue.model_validate({"loops": {"x": {"name": "x", "group": "loops", "since": 2}}})
     assert catalogue.known("loops") == ["x"]
-
-
-def test_every_component_group_has_a_singular_name():
-    assert set(GROUPS) == {
-        "models", "data", "maps", "processors", "collators", "losses", "metrics", "callbacks", "optimizers",
-        "schedules", "trainers", "rewards",
-    }  # fmt: skip
 
 
 def problem_of(body):
