@@ -47,14 +47,16 @@ def lines(reader: socket.socket, until: str, event_socket: EventSocket | None = 
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_a_full_socket_merges_logs_and_loses_no_evaluation(reader: socket.socket) -> None:
+def test_a_full_socket_merges_logs_and_loses_no_evaluation_or_command(reader: socket.socket) -> None:
     event_socket = EventSocket(theirs_fd[0])
     started = time.monotonic()
     for step in range(30_000):
         event_socket.send("log", {"loss": 1.0}, step)
+        if step % 100 == 0:
+            event_socket.send("do", {"status": "done"}, step)
         if step % 1000 == 0:
             event_socket.send("eval", {"eval_loss": 1.0}, step)
-    # It would wait for ever: nobody reads.
+    # A send that blocks would wait for ever, because no process reads the socket.
     assert time.monotonic() - started < 120
     event_socket.send("outcome", {})
 
@@ -62,7 +64,8 @@ def test_a_full_socket_merges_logs_and_loses_no_evaluation(reader: socket.socket
 
     logs = [event["step"] for event in events if event["kind"] == "log"]
     merged = sum(event["data"].get("merged", 0) for event in events)
-    assert [event["step"] for event in events if event["kind"] == "eval"] == list(range(0, 30_000, 1000))
+    for kind, interval in (("eval", 1000), ("do", 100)):
+        assert [event["step"] for event in events if event["kind"] == kind] == list(range(0, 30_000, interval))
     assert logs == sorted(logs)
     assert logs[-1] == 29_999
     assert len(logs) + merged == 30_000

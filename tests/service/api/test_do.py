@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import Command
@@ -188,9 +187,3 @@ async def test_the_commands_of_a_deleted_job_are_deleted_with_it(api: Api) -> No
 
     assert (await api.client.delete(f"/jobs/{job}")).status_code == 204
     assert await api.db.read(lambda conn: commands.of_job(conn, job)) == []
-
-
-def test_the_event_of_a_command_is_never_dropped() -> None:
-    from footplate.contract.events import KEPT
-
-    assert Kind.DO in KEPT
