@@ -52,10 +52,6 @@ def test_a_path_without_a_reader_is_refused_with_the_known_suffixes(path, code):
     assert problem.hint
 
 
-def test_a_path_without_a_root_is_refused_with_the_right_path_as_a_hint():
-    assert problems_of({**TOY, "data": "./x/train.jsonl"})[0].hint.startswith("did you mean 'data://x/train.jsonl'?")
-
-
 @pytest.mark.parametrize(
     ("training", "place"),
     [

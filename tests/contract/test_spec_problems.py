@@ -208,6 +208,9 @@ def test_a_path_that_leaves_its_root_is_refused(path):
         ("data", {"use": "files/jsonl", "args": {"paths": ["/home/me/a.jsonl"]}}, "/data/args/paths/0",
          "did you mean 'data://a.jsonl'? A file on your own machine is uploaded: footplate upload FILE prints its name "
          "for the spec"),
+        ("data", "./x/a.jsonl", "/data",
+         "did you mean 'data://x/a.jsonl'? A file on your own machine is uploaded: footplate upload FILE prints its "
+         "name for the spec"),
         ("model", {"use": "hf/x", "args": {"path": "https://x.org/m"}}, "/model/args/path",
          "put the file below models:// on the nodes, or upload it"),
         ("data", "s3://x/a.jsonl", "/data", "put the file below data:// on the nodes, or upload it"),
