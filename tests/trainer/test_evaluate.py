@@ -96,7 +96,7 @@ def test_an_unknown_metric_is_refused_before_training(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean 'accuracy'?"
 
 
-@pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "perplexity"])
+@pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "perplexity", "mcc"])
 def test_classification_metrics_refuse_labels_that_are_not_classes(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} counts classes.* mse, mae or rmse"):
         make_metric(name).update(torch.zeros(8, 4), torch.full((8, 4), 0.5))
