@@ -149,16 +149,6 @@ def test_a_time_limit_excludes_the_start_and_saves_before_the_job_fails(lasting:
     assert len(lasting.control.of(job, "checkpoint")) == 1
 
 
-def test_a_graceful_stop_saves_no_checkpoint(lasting: Lasting) -> None:
-    job = lasting.submit(data=SLOW, training=ENDLESS)
-    lasting.control.await_kind(job, "log")
-
-    lasting.control.stop(job, "cancel", "graceful")
-
-    assert lasting.control.done(job)["ending"] == "stopped"
-    assert lasting.control.of(job, "checkpoint") == []
-
-
 def test_a_kill_ends_training_at_once(lasting: Lasting) -> None:
     job = lasting.submit(**misbehaving("hang"))
     pid = training_process(lasting, job)
