@@ -1,14 +1,13 @@
-"""A fault test, and its negative control made from the same lines.
+"""Runs each fault test as it stands, and once more as its own negative control, with a protection switched off.
 
     @pytest.mark.fault(5, without="one grant for each attempt", red="granted 3 times")
-    def test_a_message_delivered_many_times_runs_once(system: System) -> None: ...
+    def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None: ...
 
-The story runs on both databases as it stands, and once more with that protection switched off (tests/faults/off).
-Without the protection it must fail with an AssertionError that matches `red`. A story of several protections has a mark
-for each. `without=None` needs a reason: `because="..."`.
+A negative control must fail with an AssertionError that matches `red` (the switches are in tests/faults/off). A test
+of several protections has a mark for each of them. `without=None` needs a reason: `because="..."`.
 
-`make test` runs each story once, on SQLite, and on PostgreSQL too where the fault is the database's. The rest is the
-matrix: `make faults` runs every story and every control on both, and CI an eighth of it for each commit.
+`make test` runs each test once, on SQLite, and also on PostgreSQL if the fault is in the database. `make faults` runs
+the whole matrix: every test and every control on both databases. CI runs an eighth of the matrix for each commit.
 """
 
 from __future__ import annotations

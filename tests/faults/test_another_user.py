@@ -33,7 +33,7 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
-@pytest.mark.fault(1, without="dying with the warm parent as another user", red="nobody but the kernel")
+@pytest.mark.fault(1, without="training under its own user dies with the warm parent", red="nobody but the kernel")
 def test_training_under_its_own_user_ends_when_its_warm_parent_dies(system: System) -> None:
     system.start()
     node = system.nodes[1].pid

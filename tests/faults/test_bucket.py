@@ -58,7 +58,7 @@ def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) 
     return asked
 
 
-@pytest.mark.fault(1, without="a checkpoint is told once the store has it", red="nobody has all of checkpoint-20")
+@pytest.mark.fault(1, without="a checkpoint is reported once the store has it", red="nobody has all of checkpoint-20")
 def test_a_half_uploaded_checkpoint_is_never_reported(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_half_uploaded_checkpoint_is_never_reported(
     assert began.folder.endswith("checkpoint-10")
 
 
-@pytest.mark.fault(10, without="what is replaced loses its manifest first", red="vouches for what was replaced")
+@pytest.mark.fault(10, without="a replaced checkpoint loses its manifest first", red="vouches for what was replaced")
 def test_a_checkpoint_that_is_being_replaced_never_has_a_wrong_manifest(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,9 +107,7 @@ def test_a_checkpoint_that_is_being_replaced_never_has_a_wrong_manifest(
         assert _is_verified(here, expected), f"the manifest vouches for what was replaced: {name}"
 
 
-@pytest.mark.fault(
-    1, without="what a script continues with was left by all of its nodes", red="a state that no run was in"
-)
+@pytest.mark.fault(1, without="a script continues only with files of all its nodes", red="a state that no run was in")
 def test_a_script_does_not_continue_with_files_of_only_some_of_its_nodes(attempt: Make) -> None:
     for number, steps in ((1, "10"), (2, "20")):
         for source in (0, 1):
@@ -122,7 +120,7 @@ def test_a_script_does_not_continue_with_files_of_only_some_of_its_nodes(attempt
     assert third.has() == {"state-0": "10", "state-1": "10"}, "a state that no run was in"
 
 
-@pytest.mark.fault(1, without="what lay there already is nobody's to leave again", red="which is older")
+@pytest.mark.fault(1, without="files that a node has fetched are not uploaded again", red="which is older")
 def test_a_nodes_unchanged_files_do_not_replace_newer_files_of_another_node(attempt: Make) -> None:
     """Each node's folder begins with everybody's files, and only one of them writes a newer one of each."""
     for number, steps in ((1, "10"), (2, "20"), (3, "30")):
@@ -137,9 +135,7 @@ def test_a_nodes_unchanged_files_do_not_replace_newer_files_of_another_node(atte
     assert last.has() == {"state-0": "30", "state-1": "30"}, "it has what the other node had found, which is older"
 
 
-@pytest.mark.fault(
-    1, without="what a script continues with was left by all of its nodes", red="a state that no run was in"
-)
+@pytest.mark.fault(1, without="a script continues only with files of all its nodes", red="a state that no run was in")
 def test_a_script_does_not_continue_with_half_uploaded_files(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

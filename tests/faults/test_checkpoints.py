@@ -59,7 +59,7 @@ def assert_nothing_happened(killed: list[JSON]) -> None:
 
 
 @pytest.mark.fault(10, without="a save is renamed into place", red="which is not whole")
-@pytest.mark.fault(10, without="a torn save is never taken for a checkpoint", red="did not go on as if nothing")
+@pytest.mark.fault(10, without="a torn save is not a checkpoint", red="did not go on as if nothing")
 @pytest.mark.matrix
 def test_a_resume_after_death_at_any_point_of_a_save_is_bit_equal(killed: Callable[[int], list[JSON]]) -> None:
     """Weights, optimizer, schedule, RNG and the next 20 losses; dropout, accumulation 4, two data workers, mid-epoch.
@@ -148,7 +148,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.fault(11, without="a checkpoint is verified", red="nobody was told of a flipped bit")
-@pytest.mark.fault(11, without="what was found corrupt is offered again", red="a silent start from zero")
+@pytest.mark.fault(11, without="a corrupt checkpoint is still offered", red="a silent start from zero")
 def test_a_damaged_checkpoint_is_skipped_and_if_all_are_damaged_the_job_fails(system: System) -> None:
     system.start(slots=3)
     quiet, spoilt, flipped = (pausing_with_two_checkpoints(system) for _ in range(3))
@@ -260,7 +260,7 @@ def disk(system: System) -> Iterator[Disk]:
 OFTEN = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60, "save_steps": 10}}
 
 
-@pytest.mark.fault(11, without="a save that failed is borne", red="training goes on")
+@pytest.mark.fault(11, without="a failed save is tolerated", red="training goes on")
 @pytest.mark.fault(11, without="failed saves are counted", red="gives up")
 def test_a_full_disk_is_reported_and_three_failed_saves_are_tolerated(system: System, disk: Disk) -> None:
     """The older checkpoint stays. The next successful save resets the count."""

@@ -29,7 +29,7 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection
     return System(processes, redis, sqlite_url, without=protection_off).start()
 
 
-@pytest.mark.fault(21, without="rows that changed are not trained on", red="it goes on with other rows")
+@pytest.mark.fault(21, without="changed rows are not trained on", red="it goes on with other rows")
 @pytest.mark.fault(21, without="a row that cannot be read names its file", red="failed for another reason")
 def test_data_that_disappears_during_a_run_fails_the_job_and_keeps_its_checkpoint(system: System) -> None:
     file = system.folder / "data/here.jsonl"

@@ -40,7 +40,7 @@ def disk() -> Iterator[SmallDisk]:
             yield result
 
 
-@pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")
+@pytest.mark.fault(9, without="a driver's error means that SQL is unavailable", red="answered 500")
 def test_a_locked_and_then_full_sqlite_loses_nothing(
     processes: Processes, redis: RedisServer, disk: SmallDisk, protection_off: list[str]
 ) -> None:
@@ -64,7 +64,7 @@ def test_a_locked_and_then_full_sqlite_loses_nothing(
 
 
 @pytest.mark.postgres
-@pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")
+@pytest.mark.fault(9, without="a driver's error means that SQL is unavailable", red="answered 500")
 def test_a_postgres_that_restarts_or_is_exhausted_locked_or_full_loses_nothing(
     processes: Processes,
     redis: RedisServer,
@@ -98,7 +98,7 @@ def test_a_postgres_that_restarts_or_is_exhausted_locked_or_full_loses_nothing(
         processes.stop_all()
 
 
-@pytest.mark.fault(9, without="the schema is looked at before it is used", red="it starts on a schema that is")
+@pytest.mark.fault(9, without="the schema is checked before it is used", red="it starts on a schema that is")
 def test_a_database_schema_of_another_version_stops_the_start_with_the_fix(
     processes: Processes, database_url: str, protection_off: list[str]
 ) -> None:
@@ -125,7 +125,7 @@ def must_refuse(processes: Processes, environment: dict[str, Any], schema: str, 
     assert "Traceback" not in service.output
 
 
-@pytest.mark.fault(9, without="a driver's error means that SQL is away", red="answered 500")
+@pytest.mark.fault(9, without="a driver's error means that SQL is unavailable", red="answered 500")
 def test_a_service_whose_schema_disappears_reports_it_and_waits(system: System, database_url: str) -> None:
     system.start_service()
     with Visitor(system) as visitor:
@@ -141,7 +141,7 @@ def test_a_service_whose_schema_disappears_reports_it_and_waits(system: System, 
 # Without it a connection that has all it needs in its cache may go on as if nothing were wrong, and nobody is told.
 @pytest.mark.fault(
     9,
-    without="a driver's error means that SQL is away",
+    without="a driver's error means that SQL is unavailable",
     red="answered 500|Traceback|not within 60 s: a request is refused",
 )
 def test_a_broken_sqlite_file_is_reported_and_never_served(

@@ -23,7 +23,7 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection
     return System(processes, redis, sqlite_url, without=protection_off)
 
 
-@pytest.mark.fault(15, without="lines are never too many", red="every line is told")
+@pytest.mark.fault(15, without="the number of lines is limited", red="every line is told")
 def test_a_flood_of_events_and_lines_is_cut_with_marks_and_delays_no_job(system: System) -> None:
     lair = system.processes.folder / "lairs"
     system.start(slots=2)

@@ -19,8 +19,8 @@ from worker.attempt.journal import is_owned
 ENDLESS: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000, "save_total_limit": 2}}
 
 
-@pytest.mark.fault(12, without="every line is checked", red="is not told as lost")
-@pytest.mark.fault(12, without="what is lost is told as a gap", red="it is known what became of")
+@pytest.mark.fault(12, without="every line of a journal is checked", red="is not told as lost")
+@pytest.mark.fault(12, without="lost events are reported as a gap", red="it is known what became of")
 def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System) -> None:
     system.start()
     job = system.submit(ENDLESS)

@@ -42,7 +42,7 @@ def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
     assert_whole(system.events(job))
 
 
-@pytest.mark.fault(5, without="a claim is of one fence, for one node", red="a forged claim is granted")
+@pytest.mark.fault(5, without="a claim is checked for its fence and node", red="a forged claim is granted")
 def test_late_or_forged_start_messages_start_no_attempt(system: System) -> None:
     system.environment["FOOTPLATE_CLAIM_SECONDS"] = "3"
     system.start()

@@ -37,8 +37,8 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection
     return result
 
 
-@pytest.mark.fault(17, without="a slow reader is sent away", red="the readers are sent away")
-@pytest.mark.fault(17, without="a request comes in time", red="half a request is given up")
+@pytest.mark.fault(17, without="a slow reader is disconnected", red="the readers are sent away")
+@pytest.mark.fault(17, without="a request has a deadline", red="half a request is given up")
 def test_idle_readers_and_half_requests_are_disconnected_and_cost_little_memory(
     system: System, sqlite_url: str
 ) -> None:

@@ -39,9 +39,9 @@ def client(system: System) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.fault(6, without="a lost start message is sent again", red="its start message was sent again")
-@pytest.mark.fault(6, without="what is not acknowledged is sent again", red="everything said has arrived")
-@pytest.mark.fault(6, without="what jumps ahead is left to its journal", red="lost without a word")
-@pytest.mark.fault(6, without="nobody is silent while Redis carries nothing", red="rescued, although nobody was lost")
+@pytest.mark.fault(6, without="unacknowledged events are sent again", red="everything said has arrived")
+@pytest.mark.fault(6, without="events after a gap are not stored", red="lost without a word")
+@pytest.mark.fault(6, without="leases pause while Redis is unreachable", red="rescued, although nobody was lost")
 def test_no_failure_of_redis_stops_training_or_loses_an_event(
     system: System, books: Books, client: redis.Redis
 ) -> None:
@@ -187,7 +187,7 @@ def test_redis_may_be_down_for_ten_minutes(system: System, books: Books) -> None
     finish(system, job, books)
 
 
-@pytest.mark.fault(7, without="a stop is told until it is heard", red="was lost, and not told to stop")
+@pytest.mark.fault(7, without="a stop is repeated until it is received", red="was lost, and not told to stop")
 def test_requests_while_redis_is_down_are_accepted_and_applied_later(system: System) -> None:
     system.start(slots=3)
     # Longer than a stop may take: whoever is not told goes on until it is given up.

@@ -63,7 +63,7 @@ def system(tmp_path: Path, redis: RedisServer, database_url: str, protection_off
 
 
 @pytest.mark.parametrize("user", ["of its own", "of its node"])
-@pytest.mark.fault(14, without="ending all that training has forked", red="survived the cancel")
+@pytest.mark.fault(14, without="all processes of training are ended", red="survived the cancel")
 def test_no_process_of_a_cancelled_job_survives(system: System, user: str) -> None:
     system.start_service()
     system.start_node(**({"FOOTPLATE_TRAINING_USER": "root"} if user == "of its node" else {}))

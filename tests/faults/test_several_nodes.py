@@ -48,7 +48,7 @@ def test_no_node_gets_the_rendezvous_before_the_last_claim(stage: Stage) -> None
     assert second.ask_again().rendezvous == FIRST  # type: ignore[union-attr]
 
 
-@pytest.mark.fault(23, without="a claim has its time", red="it holds its nodes")
+@pytest.mark.fault(23, without="a claim has a deadline", red="it holds its nodes")
 def test_a_job_that_a_node_never_claims_returns_to_the_queue(stage: Stage) -> None:
     """The node is up, but does not receive its start message."""
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_a_job_that_a_node_never_claims_returns_to_the_queue(stage: Stage) -> No
     assert held(stage) == []
 
 
-@pytest.mark.fault(23, without="a part that fails ends the others", red="the other part trains on")
+@pytest.mark.fault(23, without="a failed node ends the others", red="the other part trains on")
 def test_a_failure_on_one_node_ends_all_nodes_before_the_next_attempt(stage: Stage) -> None:
     job, (first, second) = running(stage)
     second.fails("crashed")
@@ -86,7 +86,7 @@ def test_a_failure_on_one_node_ends_all_nodes_before_the_next_attempt(stage: Sta
 
 
 @pytest.mark.fault(
-    23, without="a part that only lost another is not the reason", red="the job says that it failed of peer_lost"
+    23, without="a node that lost another node is not the reason", red="the job says that it failed of peer_lost"
 )
 def test_the_node_that_failed_by_itself_is_the_reason_even_if_it_reports_later(stage: Stage) -> None:
     job, (first, second) = running(stage)
@@ -99,7 +99,7 @@ def test_the_node_that_failed_by_itself_is_the_reason_even_if_it_reports_later(s
     assert code == "oom", f"the job says that it failed of {code}"
 
 
-@pytest.mark.fault(23, without="a part that does not end with the others is given up", red="the job is stuck")
+@pytest.mark.fault(23, without="a node that does not end has a deadline", red="the job is stuck")
 def test_a_node_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
     """The part's supervisor is alive, but does not follow the stop."""
     job, (first, second) = running(stage)

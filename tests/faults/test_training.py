@@ -55,8 +55,8 @@ def _is_removed(cgroup: Path) -> bool:
     return not cgroup.exists()
 
 
-@pytest.mark.fault(2, without="hearing how training ended", red="told within 5 s")
-@pytest.mark.fault(2, without="the table of foreign errors", red=r"told as \('error'")
+@pytest.mark.fault(2, without="the end of training is received", red="told within 5 s")
+@pytest.mark.fault(2, without="the table of errors of libraries", red=r"told as \('error'")
 def test_training_that_dies_is_reported_and_the_node_takes_its_next_job(
     cgroup: Path | None, system: System, lairs: Path
 ) -> None:

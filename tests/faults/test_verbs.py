@@ -122,7 +122,7 @@ def stage(system: System) -> Iterator[Stage]:
     database.close()
 
 
-@pytest.mark.fault(13, without="moves are guarded", red=r"answered 20\d, not 409")
+@pytest.mark.fault(13, without="changes of state are guarded", red=r"answered 20\d, not 409")
 def test_every_action_in_every_state_has_one_repeatable_answer(system: System, stage: Stage) -> None:
     system.start_service("api")
     for situation, answers in ANSWERS.items():
@@ -299,7 +299,7 @@ def mortal(processes: Processes, redis: RedisServer, database_url: str, protecti
     return System(processes, redis, database_url, without=protection_off, mortal=True)
 
 
-@pytest.mark.fault(13, without="prune removes what was deleted", red="no folder is left")
+@pytest.mark.fault(13, without="prune removes folders of deleted jobs", red="no folder is left")
 def test_a_delete_interrupted_by_a_crash_leaves_no_folder_in_the_end(mortal: System) -> None:
     mortal.start_service()
     job = mortal.submit(LONG_TOY)

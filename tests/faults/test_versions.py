@@ -20,8 +20,8 @@ REFUSAL = (
 )
 
 
-@pytest.mark.fault(20, without="a stranger's protocol is turned away", red=f"protocol {AFTER} is not turned away")
-@pytest.mark.fault(20, without="the protocol before is served", red=f"protocol {BEFORE} is turned away")
+@pytest.mark.fault(20, without="a later protocol is refused", red=f"protocol {AFTER} is not turned away")
+@pytest.mark.fault(20, without="the previous protocol is served", red=f"protocol {BEFORE} is turned away")
 def test_nodes_of_the_previous_protocol_are_served_and_of_the_next_refused(system: System) -> None:
     system.start_service()
     with redis.Redis.from_url(system.redis.url) as client:

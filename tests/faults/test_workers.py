@@ -33,9 +33,9 @@ def checkpoints_of(system: System, job: str, attempt: int) -> list[int]:
     return sorted(row["step"] for row in rows if row["attempt"] == attempt)
 
 
-@pytest.mark.fault(1, without="dying with the worker", red="dies with its worker")
+@pytest.mark.fault(1, without="training dies with the worker", red="dies with its worker")
 @pytest.mark.fault(1, without="the lease of an attempt", red="lost when its lease is over")
-@pytest.mark.fault(1, without="the generators of a checkpoint", red="not the same losses")
+@pytest.mark.fault(1, without="a checkpoint restores random generators", red="not the same losses")
 def test_a_killed_worker_loses_only_the_steps_since_the_last_checkpoint(system: System) -> None:
     system.start_service()
     system.start_node(1)
@@ -81,7 +81,7 @@ def frozen(pids: list[int]) -> Iterator[Callable[[], None]]:
         thaw()
 
 
-@pytest.mark.fault(4, without="the fence", red="frozen attempt")
+@pytest.mark.fault(4, without="the fence of heartbeats", red="frozen attempt")
 @pytest.mark.fault(4, without="the fence of events", red="checkpoint of the frozen attempt")
 def test_a_worker_frozen_past_its_lease_stops_and_changes_no_state(system: System) -> None:
     """Only the supervisor is frozen. Training goes on, saves, and has many events when the supervisor wakes up."""
@@ -127,8 +127,8 @@ def _attempt_folder(system: System, job: str, attempt: int) -> Path:
     return system.folder / "artifacts" / "jobs" / job / "attempts" / str(attempt)
 
 
-@pytest.mark.fault(19, without="the checkpoint of a drain", red="makes steps run again")
-@pytest.mark.fault(19, without="a drain costs no try", red="a drain has cost")
+@pytest.mark.fault(19, without="a drain saves a checkpoint", red="makes steps run again")
+@pytest.mark.fault(19, without="a drain costs no retry", red="a drain has cost")
 def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) -> None:
     """Three nodes share a folder. The first drains once and then twice, and the second is killed while it drains."""
     lairs = system.processes.folder / "lairs"

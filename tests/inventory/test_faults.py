@@ -1,4 +1,4 @@
-"""Every row of the table of faults has its test, and every protection that can be switched off is missed by one."""
+"""Checks that every row of the table of faults has a test, and that a test uses every switch of a protection."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SWITCHES: dict[str, Switch] = {}
 
 
 def switch(name: str, module: str) -> Callable[[TurnOff], TurnOff]:
-    """Names a protection of `module`; the function below it turns it off."""
+    """Names a protection of `module`, which the decorated function turns off."""
 
     def register(turn_off: TurnOff) -> TurnOff:
         assert name not in SWITCHES, f"there is a switch named {name!r} already"
@@ -36,7 +36,7 @@ def switch(name: str, module: str) -> Callable[[TurnOff], TurnOff]:
 
 @contextmanager
 def turned_off(name: str) -> Iterator[None]:
-    """Turns a protection off in this process, for a story that starts no other."""
+    """Turns a protection off in this process, for a test that starts no other processes."""
     module = importlib.import_module(SWITCHES[name].module)
     classes = [
         entry for entry in vars(module).values() if isinstance(entry, type) and entry.__module__ == module.__name__

@@ -9,8 +9,8 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("a checkpoint is told once the store has it", module="worker.attempt.artifact_sync")
-def tell_at_once(shipping: Any) -> None:
+@switch("a checkpoint is reported once the store has it", module="worker.attempt.artifact_sync")
+def report_checkpoints_at_once(shipping: Any) -> None:
     hold = shipping.ArtifactSync.hold_checkpoints
 
     def pass_all(self: Any, events: list[Any]) -> list[Any]:
@@ -20,7 +20,7 @@ def tell_at_once(shipping: Any) -> None:
     shipping.ArtifactSync.hold_checkpoints = pass_all
 
 
-@switch("what is replaced loses its manifest first", module="footplate.contract.bucket")
+@switch("a replaced checkpoint loses its manifest first", module="footplate.contract.bucket")
 def leave_the_old_manifest(remote: Any) -> None:
     def commit(self: Any, folder: Path, names: Iterable[str], path: str, goes_on: Callable[[], bool]) -> bool:
         for name in [*names, remote.layout.MANIFEST]:
@@ -30,7 +30,7 @@ def leave_the_old_manifest(remote: Any) -> None:
     remote.RemoteStore.commit = commit
 
 
-@switch("what a script continues with was left by all of its nodes", module="worker.attempt.output_files")
+@switch("a script continues only with files of all its nodes", module="worker.attempt.output_files")
 def mark_every_upload_as_complete(outputs: Any) -> None:
     fetch = outputs.AttemptOutputs.fetch
 
@@ -44,6 +44,6 @@ def mark_every_upload_as_complete(outputs: Any) -> None:
     outputs.AttemptOutputs.fetch = fetch_marked
 
 
-@switch("what lay there already is nobody's to leave again", module="worker.attempt.output_files")
-def take_all_for_own(left: Any) -> None:
+@switch("files that a node has fetched are not uploaded again", module="worker.attempt.output_files")
+def upload_fetched_files_again(left: Any) -> None:
     left.AttemptOutputs._was_fetched = lambda self, opened, path: False

@@ -12,7 +12,7 @@ from tests.faults.off import switch
 
 @switch("a save is renamed into place", module="footplate.trainer.checkpoint")
 def save_in_place(checkpoint: Any) -> None:
-    """A save stands under its final name from its first byte on."""
+    """Writes a save under its final name from its first byte on."""
 
     def commit(parent: Path, step: int, write: Any, stamp: dict[str, Any]) -> Any:
         final = parent / f"checkpoint-{step}"
@@ -25,8 +25,8 @@ def save_in_place(checkpoint: Any) -> None:
 
 
 @switch("a checkpoint is verified", module="footplate.trainer.checkpoint")
-def believe_what_is_there(checkpoint: Any) -> None:
-    """A folder with the right name is a checkpoint."""
+def accept_without_verification(checkpoint: Any) -> None:
+    """Accepts every folder with the right name as a checkpoint."""
 
     def verify(folder: str | Path, manifest_sha256: str | None = None) -> dict[str, Any]:
         try:
@@ -37,24 +37,24 @@ def believe_what_is_there(checkpoint: Any) -> None:
     checkpoint.verify = verify
 
 
-@switch("a torn save is never taken for a checkpoint", module="footplate.trainer.checkpoint")
-def take_what_comes(checkpoint: Any) -> None:
-    """The two above together: each of them alone keeps a resume from a torn save."""
+@switch("a torn save is not a checkpoint", module="footplate.trainer.checkpoint")
+def accept_torn_saves(checkpoint: Any) -> None:
+    """Turns off both protections above, because either of them prevents a resume from a torn save."""
     save_in_place(checkpoint)
-    believe_what_is_there(checkpoint)
+    accept_without_verification(checkpoint)
 
 
-@switch("what was found corrupt is offered again", module="service.store.checkpoints")
-def forget_the_corrupt(checkpoints: Any) -> None:
+@switch("a corrupt checkpoint is still offered", module="service.store.checkpoints")
+def offer_no_corrupt_checkpoints(checkpoints: Any) -> None:
     """Forgets corrupt checkpoints, as if the job had never had them."""
     checkpoints._OFFERS = checkpoints._OF_JOB.where(checkpoints.checkpoints.c.status == checkpoints.COMMITTED)
 
 
-@switch("a save that failed is borne", module="footplate.trainer.saving")
-def bear_nothing(saving: Any) -> None:
+@switch("a failed save is tolerated", module="footplate.trainer.saving")
+def tolerate_no_failed_save(saving: Any) -> None:
     saving.MAX_FAILED_SAVES = 0
 
 
 @switch("failed saves are counted", module="footplate.trainer.saving")
-def bear_everything(saving: Any) -> None:
+def tolerate_all_failed_saves(saving: Any) -> None:
     saving.MAX_FAILED_SAVES = 1_000_000

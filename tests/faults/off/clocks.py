@@ -10,7 +10,7 @@ from tests.faults.off import switch
 
 @switch("leases are timed by a clock that does not jump", module="service.jobs.rescue")
 def time_by_the_wall(rescue: Any) -> None:
-    """Compares heartbeats and leases by the time of day."""
+    """Measures leases by the wall clock."""
     timers = rescue.Timers
 
     def by_the_wall(method: Any) -> Any:

@@ -10,7 +10,7 @@ from tests.faults.off import switch
 
 @switch("one control at a time", module="service.store.control_lock")
 def lock_nothing(single: Any) -> None:
-    """Everyone gets the lock who asks."""
+    """Grants the lock to every control."""
     for lock in (single.FileLock, single.AdvisoryLock):
         lock.try_take = lock.is_held = lambda self: True
 
@@ -22,7 +22,7 @@ def always_sure(control: Any) -> None:
 
 @switch("a job is stored before it is acknowledged", module="service.api.jobs")
 def answer_first(jobs: Any) -> None:
-    """The answer goes out; the transaction follows when there is time."""
+    """Sends the answer before the transaction is committed."""
     from service.jobs.submit import Submitted, new_job
 
     async def create_job(request: Any, response: Any) -> Any:
@@ -41,7 +41,7 @@ def answer_first(jobs: Any) -> None:
 
 
 @switch("one job for each Idempotency-Key", module="service.jobs.submit")
-def take_no_keys(submit: Any) -> None:
+def ignore_idempotency_keys(submit: Any) -> None:
     submit._replay = lambda conn, use, job, response: None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("rows that changed are not trained on", module="footplate.runtime.run")
+@switch("changed rows are not trained on", module="footplate.runtime.run")
 def take_what_is_there(run: Any) -> None:
     run.require_same = lambda before, now: None  # type: ignore[attr-defined]
 

@@ -7,12 +7,12 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("a driver's error means that SQL is away", module="service.store.database")
+@switch("a driver's error means that SQL is unavailable", module="service.store.database")
 def let_drivers_errors_through(database: Any) -> None:
     """Treats each driver's error as a fault in our query."""
     database.is_unavailable = lambda error: False
 
 
-@switch("the schema is looked at before it is used", module="service.store.schema")
+@switch("the schema is checked before it is used", module="service.store.schema")
 def use_any_schema(schema: Any) -> None:
     schema.require_current = lambda conn: None

@@ -7,6 +7,6 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("lines are never too many", module="worker.attempt.rank_process")
+@switch("the number of lines is limited", module="worker.attempt.rank_process")
 def keep_every_line(lines: Any) -> None:
     lines.BURST_LINES = lines.LINES_PER_SECOND = 1e9

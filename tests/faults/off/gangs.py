@@ -12,21 +12,21 @@ def begin_at_once(multi_node: Any) -> None:
     multi_node.rendezvous = lambda sources: sources[0].rendezvous if len(sources) > 1 else None
 
 
-@switch("a claim has its time", module="service.jobs.rescue")
+@switch("a claim has a deadline", module="service.jobs.rescue")
 def wait_for_every_claim(rescue: Any) -> None:
     rescue._ActiveJob._why_not_claimed = lambda self, unclaimed: None
 
 
-@switch("a part that fails ends the others", module="service.jobs.multi_node")
+@switch("a failed node ends the others", module="service.jobs.multi_node")
 def let_the_others_run(multi_node: Any) -> None:
     multi_node.stop_of = lambda sources: None
 
 
-@switch("a part that only lost another is not the reason", module="service.jobs.multi_node")
+@switch("a node that lost another node is not the reason", module="service.jobs.multi_node")
 def believe_the_first(multi_node: Any) -> None:
     multi_node.fails_all = lambda end: end.ending == "failed"
 
 
-@switch("a part that does not end with the others is given up", module="service.jobs.rescue")
+@switch("a node that does not end has a deadline", module="service.jobs.rescue")
 def wait_for_its_end(rescue: Any) -> None:
     rescue._ActiveJob._overran_its_end = lambda self: False

@@ -8,12 +8,12 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("every line is checked", module="worker.attempt.journal_lines")
+@switch("every line of a journal is checked", module="worker.attempt.journal_lines")
 def believe_every_line(lines: Any) -> None:
     lines.unseal = lambda line: line[9:] or None
 
 
-@switch("what is lost is told as a gap", module="worker.attempt.journal")
+@switch("lost events are reported as a gap", module="worker.attempt.journal")
 def pass_over_what_is_lost(journal: Any) -> None:
     original = journal.Journal._from
 

@@ -9,7 +9,7 @@ from tests.faults.off import switch
 
 @switch("one grant for each attempt", module="service.jobs.grant")
 def grant_everyone(grant: Any) -> None:
-    """The guarded UPDATE gives way to everyone who asks: as if the row had no claim yet."""
+    """Grants every claim, as if the row had no claim yet."""
     from sqlalchemy import update
 
     from service.store.tables import sources
@@ -24,7 +24,7 @@ def grant_everyone(grant: Any) -> None:
     grant.attempts.claim = unguarded
 
 
-@switch("a claim is of one fence, for one node", module="service.jobs.grant")
+@switch("a claim is checked for its fence and node", module="service.jobs.grant")
 def grant_by_name_alone(grant: Any) -> None:
     """Grants a claim by its job alone, whatever fence, attempt or node it names."""
     guarded = grant.attempts.claim

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from tests.faults.off import switch
 
 
-@switch("hearing how training ended", module="worker.attempt.training_processes")
-def hear_no_end(training: Any) -> None:
-    """The guardian's word that a process has ended goes unheard."""
+@switch("the end of training is received", module="worker.attempt.training_processes")
+def ignore_the_end_of_training(training: Any) -> None:
+    """Ignores the guardian's message that a process has ended."""
     original = training.FROM_WARM.validate_json
 
     class Deaf:
@@ -25,7 +25,7 @@ def hear_no_end(training: Any) -> None:
     training.FROM_WARM = Deaf()
 
 
-@switch("the table of foreign errors", module="footplate.contract.host.outcome")
+@switch("the table of errors of libraries", module="footplate.contract.host.outcome")
 def know_no_errors(outcome: Any) -> None:
     outcome.EXCEPTIONS = ()
 
@@ -36,7 +36,7 @@ def never_stalled(supervise: Any) -> None:
 
 
 @switch("KILL after TERM", module="worker.attempt.training_processes")
-def ask_only(stopping: Any) -> None:
+def send_no_kill(stopping: Any) -> None:
     stopping.KILL_SHARE = math.inf
 
 
@@ -45,8 +45,8 @@ def count_no_poison(conclude: Any) -> None:
     conclude.POISON_AFTER = math.inf
 
 
-@switch("dying with the worker", module="footplate.contract.host.linux")
-def outlive_everyone(linux: Any) -> None:
+@switch("training dies with the worker", module="footplate.contract.host.linux")
+def send_no_death_signal(linux: Any) -> None:
     """Removes the kernel's death signal, and Celery's, and lets the warm parent hold its own lifeline."""
     adopt = linux.adopt_orphans
 
@@ -64,23 +64,23 @@ def wait_for_ever(rescue: Any) -> None:
     rescue._ActiveJob._is_silent = lambda self, part: False
 
 
-@switch("the generators of a checkpoint", module="footplate.trainer.seeds")
-def draw_anew(seeds: Any) -> None:
+@switch("a checkpoint restores random generators", module="footplate.trainer.seeds")
+def restore_no_generators(seeds: Any) -> None:
     seeds.set_rng_state = lambda state: None
 
 
-@switch("the fence", module="service.jobs.beat")
-def whoever_claimed(beat: Any) -> None:
-    """A grant is for ever, whoever holds the job now."""
+@switch("the fence of heartbeats", module="service.jobs.beat")
+def ignore_the_fence_of_heartbeats(beat: Any) -> None:
+    """Accepts heartbeats of every attempt that was ever granted."""
     beat.holds = lambda job, part, attempt, fence, claim: part.claim == claim
 
 
 @switch("the fence of events", module="service.events.changes")
-def take_from_whoever_claimed(changes: Any) -> None:
+def ignore_the_fence_of_events(changes: Any) -> None:
     changes.holds = lambda job, part, attempt, fence, claim: part.claim == claim
 
 
-@switch("the checkpoint of a drain", module="footplate.runtime.emit")
+@switch("a drain saves a checkpoint", module="footplate.runtime.emit")
 def stop_without_saving(emit: Any) -> None:
     obey = emit.Emit._obey
 
@@ -91,13 +91,13 @@ def stop_without_saving(emit: Any) -> None:
     emit.Emit._obey = just_stop
 
 
-@switch("a drain costs no try", module="service.jobs.conclude")
+@switch("a drain costs no retry", module="service.jobs.conclude")
 def count_drains(conclude: Any) -> None:
-    """A stop that nobody wished for is a failure like any other."""
+    """Counts a stop that no user requested as a failure."""
     conclude._after_a_stop = lambda job: conclude.StateMove(conclude.JobState.FAILED, conclude.Reason.CRASHED)
 
 
-@switch("dying with the warm parent as another user", module="footplate.contract.host.user")
+@switch("training under its own user dies with the warm parent", module="footplate.contract.host.user")
 def forget_the_parent(user: Any) -> None:
     """Requests the death signal before the process changes its user, and never again."""
     become = user.User.become
@@ -110,9 +110,9 @@ def forget_the_parent(user: Any) -> None:
     user.User.become = become_and_forget
 
 
-@switch("ending all that training has forked", module="footplate.contract.host.linux")
+@switch("all processes of training are ended", module="footplate.contract.host.linux")
 def end_nothing_but_the_group(linux: Any) -> None:
-    """Processes that left the process group of training are adopted and reaped, and nothing ends them."""
+    """Adopts and reaps processes that left the process group of training, but ends none of them."""
 
     def turn(self: Any) -> list[int]:
         self._living()

@@ -7,11 +7,11 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("a slow reader is sent away", module="service.api.stream")
+@switch("a slow reader is disconnected", module="service.api.stream")
 def wait_for_every_reader(stream: Any) -> None:
     stream.SLOW_SECONDS = 1e6
 
 
-@switch("a request comes in time", module="service.http_timeouts")
+@switch("a request has a deadline", module="service.http_timeouts")
 def wait_for_every_request(patience: Any) -> None:
     patience.HEAD_SECONDS = 1e6

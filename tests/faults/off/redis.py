@@ -14,12 +14,12 @@ def send_start_messages_once(dispatch: Any) -> None:
     dispatch._is_due = lambda _state, row, _clock: row.sent_at is None
 
 
-@switch("what is not acknowledged is sent again", module="worker.attempt.control_link")
+@switch("unacknowledged events are sent again", module="worker.attempt.control_link")
 def send_once(control: Any) -> None:
     control.Sender.rewind = lambda self: None
 
 
-@switch("what jumps ahead is left to its journal", module="service.events.changes")
+@switch("events after a gap are not stored", module="service.events.changes")
 def store_whatever_comes(changes: Any) -> None:
     from dataclasses import replace
 
@@ -35,9 +35,9 @@ def store_whatever_comes(changes: Any) -> None:
     changes.Collector.take = eager
 
 
-@switch("nobody is silent while Redis carries nothing", module="service.control.state")
-def blame_the_workers(control: Any) -> None:
-    """Leases run on, whatever Redis does."""
+@switch("leases pause while Redis is unreachable", module="service.control.state")
+def run_leases_while_redis_is_unreachable(control: Any) -> None:
+    """Lets leases run out while Redis is unreachable."""
 
     def always_fine(self: Any, **_: Any) -> None:
         self.redis_ok, self.memory.redis_answered_at = True, math.inf
@@ -46,7 +46,7 @@ def blame_the_workers(control: Any) -> None:
     control.ControlState.redis_is_unreachable = control.ControlState.redis_refuses_writes = lambda self: None
 
 
-@switch("a stop is told until it is heard", module="service.control.inbox")
+@switch("a stop is repeated until it is received", module="service.control.inbox")
 def tell_a_stop_once(control_inbox: Any) -> None:
     """Pushes each stop into an unreachable Redis, and repeats no stop in a reply to a heartbeat."""
     import service.jobs.inbox

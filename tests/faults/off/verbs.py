@@ -7,9 +7,9 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("moves are guarded", module="service.jobs.stopping")
+@switch("changes of state are guarded", module="service.jobs.stopping")
 def move_anything_anywhere(stopping: Any) -> None:
-    """No verb is refused, and the table of moves has every move."""
+    """Refuses no action and allows every change of state."""
     from service.store import jobs
 
     store: Any = jobs
@@ -18,8 +18,8 @@ def move_anything_anywhere(stopping: Any) -> None:
 
 
 @switch("cancel wins", module="service.jobs.conclude")
-def let_the_end_win(conclude: Any) -> None:
-    """Lets the end of an attempt decide, whatever its user was answered."""
+def let_the_end_override_a_cancel(conclude: Any) -> None:
+    """Lets the end of an attempt override a cancel that was acknowledged."""
     from dataclasses import replace
 
     from footplate.contract.lifecycle import Desired
@@ -28,6 +28,6 @@ def let_the_end_win(conclude: Any) -> None:
     conclude.next_move = lambda job, *rest: policy(replace(job, desired=Desired.RUN), *rest)
 
 
-@switch("prune removes what was deleted", module="service.jobs.prune")
-def leave_the_rest(prune: Any) -> None:
+@switch("prune removes folders of deleted jobs", module="service.jobs.prune")
+def prune_no_folders(prune: Any) -> None:
     prune.prune_deleted = lambda artifacts, deleted: None

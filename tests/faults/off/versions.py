@@ -7,11 +7,11 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("a stranger's protocol is turned away", module="service.jobs.beat")
-def speak_to_everyone(beat: Any) -> None:
+@switch("a later protocol is refused", module="service.jobs.beat")
+def accept_every_protocol(beat: Any) -> None:
     beat.SPOKEN = range(-1000, 1000)
 
 
-@switch("the protocol before is served", module="service.jobs.beat")
-def speak_to_equals_only(beat: Any) -> None:
+@switch("the previous protocol is served", module="service.jobs.beat")
+def accept_only_the_same_protocol(beat: Any) -> None:
     beat.SPOKEN = (beat.PROTOCOL, beat.PROTOCOL)
