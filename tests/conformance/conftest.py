@@ -15,7 +15,7 @@ from tests.support.system import bring_to_schema
 
 STORIES = {
     "test_lifecycle_of_a_job", "test_several_nodes", "test_rotation", "test_live_commands", "test_row_limits",
-    "test_rolling_back", "test_starting", "test_found",
+    "test_rolling_back", "test_starting", "test_regressions",
 }  # fmt: skip
 """Files whose tests send PostgreSQL the statements of the other files, apart from those marked `own_statement`."""
 

@@ -1,4 +1,4 @@
-"""The simulation bites: with any one protection off, it goes red within a few seeds."""
+"""Checks that the simulation fails within a few seeds if any single protection is switched off."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def off(says: str) -> Callable[[Callable[[], Off]], Callable[[], Off]]:
 
 
 @off("is at attempt")
-def the_fence_is_not_looked_at() -> Off:
+def the_fence_is_not_checked() -> Off:
     def holds(job: Any, part: SourceRow, attempt: int, fence: int, claim: str) -> bool:
         return job.state.holds_slots and part.claim == claim
 
@@ -58,7 +58,7 @@ def the_fence_is_not_looked_at() -> Off:
 
 
 @off("is granted twice")
-def a_claim_is_granted_to_everyone() -> Off:
+def every_claim_is_granted() -> Off:
     def claim(
         conn: Any, job: Any, attempt: int, fence: int, node: Any, boot: str, claim: Any, now: int, rendezvous: Any
     ) -> Any:
@@ -70,12 +70,12 @@ def a_claim_is_granted_to_everyone() -> Off:
 
 
 @off("follows")
-def events_may_jump_ahead() -> Off:
+def events_may_be_skipped() -> Off:
     return [_with_page(lambda page, first: max(page.watermark, first - 1))]
 
 
 @off("")
-def events_may_come_again() -> Off:
+def events_may_be_stored_twice() -> Off:
     return [_with_page(lambda page, first: min(page.watermark, first - 1))]
 
 
@@ -107,7 +107,7 @@ def events_are_acknowledged_before_the_commit() -> Off:
 
 
 @off("is called silent")
-def a_new_control_gives_nobody_a_full_lease() -> Off:
+def a_new_control_gives_no_full_lease() -> Off:
     elapsed = Timers.elapsed
 
     def impatient(self: Timers, key: Any, clock: float) -> float:
@@ -117,12 +117,12 @@ def a_new_control_gives_nobody_a_full_lease() -> Off:
 
 
 @off("is lost, and no gap says")
-def a_loss_is_not_told_to_readers() -> Off:
+def lost_events_are_not_reported_as_a_gap() -> Off:
     return [patch.object(rescue, "record_loss", lambda *_: None)]
 
 
 @off("succeeded after its cancel")
-def an_end_forgets_what_its_user_wants() -> Off:
+def the_end_of_an_attempt_ignores_a_cancel() -> Off:
     decide = conclude.next_move
     return [
         patch.object(conclude, "next_move", lambda job, *how: decide(replace(job, desired=Desired.RUN), *how)),
@@ -130,7 +130,7 @@ def an_end_forgets_what_its_user_wants() -> Off:
 
 
 @off("holds slots, and is over")
-def what_is_over_keeps_its_slots() -> Off:
+def ended_attempts_keep_their_slots() -> Off:
     return [patch.object(attempts, "end_sources", lambda *_: None)]
 
 
@@ -140,17 +140,17 @@ def fences_do_not_rise() -> Off:
 
 
 @off("gave away")
-def placement_forgets_what_is_taken() -> Off:
+def placement_ignores_occupied_slots() -> Off:
     return [patch.object(attempts, "open_sources", lambda *_: [])]
 
 
 @off("the same key made another job")
-def a_key_is_not_remembered() -> Off:
+def idempotency_keys_are_ignored() -> Off:
     return [patch.object(submit, "_replay", lambda *_: None)]
 
 
 @off("not quiet")
-def nobody_is_rescued() -> Off:
+def lost_attempts_are_not_rescued() -> Off:
     return [patch.object(rescue_duty, "operation", SimpleNamespace(rescue=lambda *_: rescue.RescueEffects()))]
 
 
@@ -160,7 +160,7 @@ def starting_has_no_deadline() -> Off:
 
 
 @off("the newest to do so")
-def rotation_takes_an_attempts_own_away() -> Off:
+def rotation_deletes_checkpoints_of_the_running_attempt() -> Off:
     def rotate(conn: Any, job: Any) -> None:
         older = {row.path for row in checkpoints.offers(conn, job)[1:]}
         checkpoints.mark(conn, job, older, checkpoints.DELETING)
@@ -169,12 +169,12 @@ def rotation_takes_an_attempts_own_away() -> Off:
 
 
 @off("checkpoints of older attempts")
-def older_attempts_checkpoints_are_kept() -> Off:
+def checkpoints_of_older_attempts_are_never_deleted() -> Off:
     return [patch.object(prune, "_limit", lambda _: None)]
 
 
 @off("was rotated away, and is there")
-def a_row_says_deleted_before_its_folder_is_gone() -> Off:
+def a_row_is_marked_deleted_before_its_folder_is_deleted() -> Off:
     return [patch.object(Store, "remove_all", lambda _, going: going)]
 
 
@@ -182,12 +182,12 @@ def a_row_says_deleted_before_its_folder_is_gone() -> Off:
 
 
 @off("not quiet")
-def nothing_is_sent_again() -> Off:
+def unacknowledged_events_are_not_sent_again() -> Off:
     return [patch.object(Sender, "rewind", lambda _: None)]
 
 
 @off("the journal of")
-def a_journal_takes_any_word_for_all_of_it() -> Off:
+def any_acknowledgement_empties_the_journal() -> Off:
     acknowledge = Sender.acknowledge
 
     def gullible(self: Sender, mark: int) -> None:

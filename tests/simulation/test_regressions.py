@@ -1,4 +1,4 @@
-"""Faults that seeds have found, each as its smallest story, on both databases."""
+"""Tests each fault that a seed of the simulation has revealed by its shortest sequence of steps, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL is put back to an older backup while a job trains: it goes on, and its history says what is missing."""
+"""Restores an older backup of the database while a job trains. The job continues, and a gap names the lost events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No promise is broken whatever happens, and at the end nothing is stuck."""
+"""Checks that no promise is broken in random histories with faults, and that no job is stuck at their end."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def all_go_well(seeds: range, ground: Ground) -> None:
             pytest.fail(tell(seed, ground), pytrace=False)
 
 
-def test_many_seeds_break_no_promise(ground: Ground) -> None:
+def test_the_simulation_breaks_no_promise_with_many_seeds(ground: Ground) -> None:
     """Runs only the seed that the environment names, if there is one."""
     seed = os.environ.get(VARIABLE)
     all_go_well(range(SEEDS) if seed is None else range(int(seed), int(seed) + 1), ground)
 
 
 @pytest.mark.postgres
-def test_some_seeds_break_no_promise_on_postgres(postgres_url: str) -> None:
+def test_the_simulation_breaks_no_promise_with_some_seeds_on_postgres(postgres_url: str) -> None:
     ground = Ground(postgres_url)
     try:
         all_go_well(range(POSTGRES_SEEDS), ground)
@@ -43,7 +43,7 @@ def test_some_seeds_break_no_promise_on_postgres(postgres_url: str) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("share", range(SHARES))
-def test_ten_thousand_seeds_break_no_promise(share: int, ground: Ground) -> None:
+def test_the_simulation_breaks_no_promise_with_ten_thousand_seeds(share: int, ground: Ground) -> None:
     seeds = range(SOAK_SEEDS)[share::SHARES]
     all_go_well(seeds, ground)
 
