@@ -1,1 +1,4 @@
-"""Mirrors the tree; see conftest.py for the fixtures and support/ for what they stand on."""
+"""Mirrors the folders of the product.
+
+conftest.py holds fixtures for all tests, and support/ the servers and processes behind them.
+"""

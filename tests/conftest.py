@@ -1,4 +1,4 @@
-"""Fixtures for every test, and a closing word about what was not run."""
+"""Fixtures for all tests, and a final line about tests that were not run."""
 
 from __future__ import annotations
 

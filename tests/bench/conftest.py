@@ -1,4 +1,7 @@
-"""The measured loops in this process, one after another: what is tested is that they do what they say, not how fast."""
+"""Runs the benchmark's loops in this process, one after another.
+
+The tests check what the loops do, and not how fast they are.
+"""
 
 from __future__ import annotations
 

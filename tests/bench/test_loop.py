@@ -1,4 +1,4 @@
-"""Ratios mean something where all four loops do the same, and a figure that nobody can take again is none."""
+"""Checks that the compared loops train the same, and that every part of the benchmark runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One real system for every story of this folder, at an address that it keeps however often the service is killed."""
+"""Starts one real system for the tests of this folder. Its address stays the same after the service is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wire whose other end is a list: what was asked, what is answered, and how long the client waited between."""
+"""A fake connection of the client that answers from a list, and records the requests and the waits between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two halves of the SDK: what `AsyncClient` has, `Client` has without `await`."""
+"""Checks that `Client` has every method of `AsyncClient` in a blocking form."""
 
 from __future__ import annotations
 

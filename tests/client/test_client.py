@@ -1,4 +1,4 @@
-"""The client against the real thing: a service, a node, jobs that train."""
+"""Tests the client with a real service, a real node and jobs that train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installed program, as people and scripts use it, against a real service."""
+"""Tests the installed program `footplate` with a real service, as people and scripts use it."""
 
 from __future__ import annotations
 

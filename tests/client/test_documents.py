@@ -1,4 +1,4 @@
-"""Commands that the README and two pages print work when pasted."""
+"""Checks that the commands in the README and in two pages of the docs work when pasted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One history over many connections: what each way of breaking does to the reader."""
+"""Tests how a stream of one job's events reconnects after each way in which its connection can break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many histories over many connections: each job goes on from its own last event."""
+"""Tests streams of many jobs, which reconnect after the last event of each job."""
 
 from __future__ import annotations
 

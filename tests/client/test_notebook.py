@@ -1,4 +1,4 @@
-"""Jobs in a notebook: found by name, in lists that index, as tables, frames, plots and a live cell."""
+"""Tests jobs in a notebook: lookups by name, lists, tables, data frames, plots and live output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text that is read while it is made, over a wire whose other end is a list."""
+"""Tests generated texts that the client reads as a stream, over a fake connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command reads words, and prints results as words, without a service."""
+"""Tests what the command reads from its arguments and what it prints, without a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tokenizer of a few sentences, the one that examples/sentences makes."""
+"""Makes the tokenizer of examples/sentences, which knows a few sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of files have the rows that the files have by number.
+"""Checks that streams of files yield the same rows as indexed datasets of these files.
 
 A resume continues with the next row, and reads none twice.
 """

@@ -1,4 +1,4 @@
-"""Datasets of files: rows by number, nothing in memory, and errors that say which file and which line."""
+"""Tests datasets of files: rows by index, little memory, and errors with file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses by name: torch's over a whole batch, however it is cut."""
+"""Tests losses by name. They equal torch's losses over a whole batch, however the batch is split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers and schedules by name: torch's and ours, described, and none of them forgotten."""
+"""Tests that all optimizers and schedules of torch and Footplate have a name and a description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a story, each one real transaction: nodes report, users submit, workers claim and send events.
+"""Steps of tests, each of which is one real transaction: nodes report, users submit, workers claim and send events.
 
 Stories of tests/conformance call them one by one. The users of the seeded simulation act on the same stage.
 """

@@ -1,4 +1,4 @@
-"""A database that is backed up while it is written, and what is told to those whom an older one does not know."""
+"""Tests backups of a database in use, and a restore that does not know newer attempts."""
 
 from __future__ import annotations
 

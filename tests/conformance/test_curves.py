@@ -1,4 +1,4 @@
-"""Curves: kept in buckets as points come in, drawn from them, and equal to what a reader of every event would draw."""
+"""Tests curves, which are stored in buckets and equal what a reader of all events would draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection: neighbours, outages, and what the loop is told."""
+"""Tests the connection to the database: concurrent writes, outages and reported errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state table of API.md, line by line, on both databases."""
+"""Tests the states of a job and their changes, as API.md lists them, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders to a running loop reach the attempt once, however often they are sent, and their settings persist."""
+"""Tests live commands. An attempt gets each command once, and later attempts keep the changed arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that one turn of placement reads, writes and refuses, on both databases."""
+"""Tests which rows one turn of placement reads and writes, on both databases."""
 
 from __future__ import annotations
 

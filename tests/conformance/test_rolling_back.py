@@ -1,4 +1,4 @@
-"""A resume from an older checkpoint: the job continues as if it had never got further."""
+"""Tests a resume from an older checkpoint, after which later steps of the job are as if never run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job keeps as many checkpoints as its spec says, over all of its attempts, and never too few to go on from."""
+"""Tests that a job keeps as many checkpoints as its spec says over all attempts, and always enough to continue."""
 
 from __future__ import annotations
 

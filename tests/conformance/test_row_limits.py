@@ -1,4 +1,4 @@
-"""A job's row keeps so little of what training reports that lists stay fast, with one note about the rest."""
+"""Tests the size limits of a job's row, which keep lists fast. One note reports what was left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of a run elsewhere that reach two API processes at the same time."""
+"""Tests reports of a run elsewhere that reach two API processes at the same time."""
 
 from __future__ import annotations
 

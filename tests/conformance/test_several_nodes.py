@@ -1,4 +1,4 @@
-"""A job on several nodes, as SQL and control know it: it begins on all nodes or on none, and ends on all of them."""
+"""Tests how control and SQL handle a job on several nodes, which starts and ends on all of its nodes together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that starts from another's checkpoint: what it is granted, and what stays for it."""
+"""Tests a job that starts from a checkpoint of another job: the granted checkpoint, and what rotation keeps for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statements: lists, events, keys, checkpoints, nodes, and the one guarded move."""
+"""Tests SQL statements: lists, events, keys, checkpoints, nodes, and the guarded change of state."""
 
 from __future__ import annotations
 

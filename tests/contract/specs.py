@@ -1,4 +1,4 @@
-"""Specs for the tests of the contract: problems in short, and hypothesis strategies for everything a spec can say."""
+"""Specs for tests of the contract, and hypothesis strategies that generate any spec."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Training arguments: lax in Python, strict at the JSON border, and nothing ignored."""
+"""Tests training arguments, which convert types in Python, are strict in JSON, and are never ignored."""
 
 from __future__ import annotations
 

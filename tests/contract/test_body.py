@@ -1,4 +1,4 @@
-"""The reader of request bodies refuses JSON that json.loads accepts and that fails later."""
+"""Tests the reader of request bodies, which refuses JSON that json.loads accepts and that would fail later."""
 
 import json
 

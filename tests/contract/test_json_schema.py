@@ -1,4 +1,4 @@
-"""The part of JSON Schema that components use: sentences and pointers, true to what pydantic says."""
+"""Tests the part of JSON Schema that components use: it accepts and refuses what pydantic does."""
 
 import enum
 from typing import Annotated, Literal

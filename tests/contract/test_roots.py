@@ -1,4 +1,4 @@
-"""Uploaded files on a node: found by their ids, and used only as they were uploaded."""
+"""Tests uploaded files on a node, which are located by their ids and refused if they have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The temporary folder of an attempt goes with its supervisor, however that ends; a living one's stays."""
+"""Tests the temporary folder of an attempt, which is deleted after its supervisor has ended in any way."""
 
 from __future__ import annotations
 

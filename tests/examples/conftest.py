@@ -1,4 +1,4 @@
-"""One system for every example: to start one costs more than most of them."""
+"""Starts one system for all examples, because its start takes longer than most of them."""
 
 from __future__ import annotations
 

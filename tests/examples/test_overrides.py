@@ -1,4 +1,4 @@
-"""A Trainer subclass from a bundle; and what a bundle's code is told, and tells, on a node."""
+"""Tests a Trainer subclass from a bundle, and the variables and packages that its code sees on a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own loop is watched, paused, killed and continued. A script that does not know Footplate runs too."""
+"""Tests that a user's own loop can be paused, killed and continued, and that a script runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job in two processes, through the whole server: watched, killed and paused as one."""
+"""Tests a job in two processes, which is watched, killed and paused like a job in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The books after a soak: what was lost, run twice, stuck, torn or different. Every line must be zero."""
+"""The checks after a soak: nothing is lost, run twice, stuck, torn or different."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One random fault after another, each of the real thing; what has no keeper of its own is started again."""
+"""Injects random faults into real processes one after another, and restarts processes that nothing else restarts."""
 
 from __future__ import annotations
 

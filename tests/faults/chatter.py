@@ -1,4 +1,4 @@
-"""A callback that says a thousand events a second and more, and keeps books of its own about what it has said.
+"""A callback that sends over a thousand events per second, and records what it has sent.
 
     books = Books(system)
     system.submit(books.job())

@@ -1,4 +1,4 @@
-"""Trainings that are killed while they save, and go on. A program: torch is imported once, every run is a fork of it.
+"""A program that kills training during a save and continues it. It imports torch once and forks every run.
 
     python -m tests.faults.dying_saves '{"folder": "/tmp/x", "seed": 1, "points": 12}'
 

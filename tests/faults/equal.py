@@ -1,4 +1,4 @@
-"""Bit-equal: what a disturbed job became, beside one of the same spec that nobody disturbed."""
+"""Compares a disturbed job bit for bit with an undisturbed job of the same spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A callback that does to its own training what a user's code, or the machine under it, does now and then.
+"""A callback that damages its own training as a user's code or a broken machine might.
 
     system.submit(mischief.toy("segfault", folder / "a", steps=[5]))
 

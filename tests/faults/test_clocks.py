@@ -1,4 +1,4 @@
-"""Wall clocks that jump by an hour, forth and back: nobody is rescued for it, and a history keeps its order."""
+"""Tests wall clocks that jump by an hour. No attempt counts as lost, and events stay in order."""
 
 from __future__ import annotations
 

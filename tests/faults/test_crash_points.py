@@ -1,7 +1,7 @@
-"""A death at every moment around every durable step: one job, one run of each attempt, one result.
+"""Tests a kill at every moment before and after every durable step: one job, one run of each attempt, one result.
 
-What dies is started again, as systemd and Celery do; a client that was not answered asks again with its
-Idempotency-Key. Every job must end with the weights and losses of one that nothing has happened to.
+Killed processes are started again, as by systemd and Celery. A client without an answer repeats its request with its
+Idempotency-Key. Every job must end with the weights and losses of an undisturbed job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data that is not there, goes in the midst of a run, or is cut: said with its name, and what was learned stays."""
+"""Tests data that is missing, disappears during a run, or is truncated. The error names it, and checkpoints stay."""
 
 from __future__ import annotations
 

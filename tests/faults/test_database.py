@@ -1,6 +1,6 @@
-"""A database that restarts, is full, is locked, is broken, or is of another version: a job waits, and nothing is lost.
+"""Tests a database that restarts, is full, locked, corrupt, or of another version. No event is lost.
 
-The visitor beside it may be told 503, with when to come back and what is wrong; never 500.
+Meanwhile a client may get 503, with the cause and the time of a retry, but never 500.
 """
 
 from __future__ import annotations

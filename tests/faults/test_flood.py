@@ -1,4 +1,4 @@
-"""Training that sends and prints as much as possible is cut with marks, and its neighbour's events come in time."""
+"""Tests training that sends and prints as much as possible. It is limited, and events of other jobs arrive in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal on a disk that tears, changes and refuses what is written: told, and never silent."""
+"""Tests a journal on a disk that loses, changes or refuses data. Every lost event is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that come twice, a thousand times, too late, or from somebody who made them up."""
+"""Tests messages that are repeated, late or forged."""
 
 from __future__ import annotations
 

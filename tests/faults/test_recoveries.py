@@ -1,4 +1,4 @@
-"""A user who reads a job's history understands every recovery: what happened, to what, and what was done.
+"""Checks that the history of a job explains every recovery: what happened, to what, and what was done.
 
 docs/explanation/recoveries.md shows what this prints.
 """

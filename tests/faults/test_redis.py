@@ -1,4 +1,4 @@
-"""Redis forgets, dies, freezes, fills up: training goes on, users are answered, and every event arrives.
+"""Tests a Redis that loses data, dies, freezes or is full. Training continues, and every event arrives.
 
 There is no consumer group to lose (docs/decisions/0002): what is deleted instead is the stream, the inbox and the lists
 that workers are answered in.

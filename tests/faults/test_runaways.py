@@ -1,4 +1,4 @@
-"""Training that forks processes which want to outlive it: all of them have ended when its job is cancelled."""
+"""Tests training that forks processes to outlive it. All of them have ended when the job is cancelled."""
 
 from __future__ import annotations
 

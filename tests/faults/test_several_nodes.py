@@ -1,4 +1,4 @@
-"""One node of a job on several nodes fails, never claims, or does not end: all parts begin together and end together.
+"""Tests a job on several nodes of which one fails, never claims, or does not end. All nodes start and end together.
 
 Only control decides about this, so no process is started. tests/conformance/test_several_nodes.py has more cases, and
 tests/journey has real nodes.

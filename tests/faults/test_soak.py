@@ -1,4 +1,4 @@
-"""Mixed load under random faults, and the books at the end: every line of them must be zero.
+"""Tests mixed load under random faults. No record is inconsistent at the end.
 
 `make test` runs a sample on each database; `make soak` runs FOOTPLATE_SOAK_SECONDS (an hour) and adds a row to
 docs/developers/soak.md. Prints its seed.

@@ -1,4 +1,4 @@
-"""Training that dies, hangs, will not end, or is poison: told by its reason, and everything else goes on."""
+"""Tests training that dies, hangs, ignores its stop, or makes no progress. Its reason is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two controls on one database: one works, the other waits, and who is not sure of its lock writes nothing."""
+"""Tests two controls on one database. Only one works, and a control that is unsure of its lock writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs of users at every state, twice, fifty at once, as a job succeeds, and over a service that dies."""
+"""Tests actions of users in every state, repeated, fifty at once, at the end of a job, and while the service dies."""
 
 from __future__ import annotations
 

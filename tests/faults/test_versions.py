@@ -1,4 +1,4 @@
-"""Nodes and messages of the version before and the version after this one: served, and turned away with a reason."""
+"""Tests nodes and messages of the previous protocol, which are accepted, and of the next, which are refused."""
 
 from __future__ import annotations
 

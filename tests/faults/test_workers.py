@@ -1,4 +1,4 @@
-"""Workers that are killed, frozen or drained: their jobs go on elsewhere and lose nothing but time."""
+"""Tests workers that are killed, frozen or drained. Their jobs continue elsewhere and lose only time."""
 
 from __future__ import annotations
 

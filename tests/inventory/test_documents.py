@@ -1,4 +1,4 @@
-"""Commands, files, settings and links that the documents name exist."""
+"""Checks that commands, files, settings and links in the documents exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ground that other tests stand on does what it says."""
+"""Tests the helpers that start processes and wait for them in other tests."""
 
 from __future__ import annotations
 

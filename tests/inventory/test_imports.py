@@ -1,4 +1,4 @@
-"""The import graph of the product has no circle."""
+"""Checks that no modules of the product import each other in a cycle."""
 
 from __future__ import annotations
 

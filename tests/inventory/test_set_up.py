@@ -1,4 +1,4 @@
-"""The set-up installs what it says, the same everywhere."""
+"""Checks that the set-up installs exactly the pinned packages."""
 
 from __future__ import annotations
 

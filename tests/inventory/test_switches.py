@@ -1,4 +1,4 @@
-"""The switches of protections in tests/faults/off fit the code that they change.
+"""Checks that the switches of protections in tests/faults/off fit the code that they change.
 
 A switch names its module and what it replaces by text, so neither mypy nor an import notices that a name has changed.
 """

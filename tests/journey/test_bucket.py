@@ -1,4 +1,4 @@
-"""Artifacts in a bucket, which moto's S3 serves: service and nodes share no folder, and everything else is as ever."""
+"""Tests a job whose artifacts are in a bucket of moto's S3, because service and nodes share no folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole stories on a real GPU: the service, a node that announces its GPU, and jobs that train and answer on it."""
+"""Tests jobs on a real GPU: the service, a node that announces its GPU, training and answers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Three nodes that are network namespaces: addresses of their own, a switch between them, and cables that are pulled.
+"""Tests three nodes in network namespaces, with own addresses, a switch, and links that are cut.
 
-They share no loopback and no folder: artifacts lie in a bucket, and of control they know what Redis tells them.
+The nodes share no loopback and no folder. Artifacts are in a bucket, and nodes reach control only through Redis.
 """
 
 from __future__ import annotations

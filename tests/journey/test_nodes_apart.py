@@ -1,6 +1,6 @@
-"""Jobs on two nodes that share no folder: each has a disk that no other process sees, and artifacts lie in a bucket.
+"""Tests jobs on two nodes that share no folder. Each node has a private disk, and artifacts are in a bucket.
 
-Whatever a spec can say runs there, and goes on elsewhere when one of them is lost, with all that lay on its disk.
+Every kind of job runs there, and continues on other nodes after a node is lost together with its disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands of docs/guides/backup-and-upgrade.md, pasted while jobs train: drain, back up, lose all, restore."""
+"""Runs the commands of docs/guides/backup-and-upgrade.md while jobs train: drain, back up, delete all, restore."""
 
 from __future__ import annotations
 

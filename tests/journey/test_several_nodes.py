@@ -1,4 +1,4 @@
-"""A job on two nodes, which are real workers of this machine: as one process would train, whatever happens to one."""
+"""Tests a job on two nodes, which trains like a single process, even if a node is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole stories over the real parts, on both databases: what a user meets whose machines do not stand still."""
+"""Tests a whole story on both databases, in which every process is killed and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that the README and the launcher print work when pasted."""
+"""Checks that the commands in the README and in the output of the launcher work when pasted."""
 
 from __future__ import annotations
 

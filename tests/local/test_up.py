@@ -1,4 +1,4 @@
-"""`footplate up`: one command, the whole system, and nothing left of it afterwards."""
+"""Tests `footplate up`, which starts the whole system and leaves no process behind."""
 
 from __future__ import annotations
 

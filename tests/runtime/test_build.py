@@ -1,4 +1,4 @@
-"""Names become objects, and nothing but names under roots becomes a file."""
+"""Tests that names in a spec become objects, and that only paths below the roots become files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own code on a node is found, imported and called. Its errors show the user's own lines."""
+"""Tests a user's own code on a node: its import, its calls, and errors that show the user's lines."""
 
 from __future__ import annotations
 

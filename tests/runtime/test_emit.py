@@ -1,4 +1,4 @@
-"""Training's side of the socket: it never waits, and never loses what is kept."""
+"""Tests the event socket of training, which never blocks and never loses important events."""
 
 from __future__ import annotations
 

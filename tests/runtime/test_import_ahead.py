@@ -1,4 +1,4 @@
-"""Libraries that jobs need are imported into the warm parent, unless a child finds that this does harm."""
+"""Tests early imports of libraries into the warm parent, after a child has tried that they do no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test set's predictions as files."""
+"""Tests the files to which predictions are written."""
 
 from __future__ import annotations
 

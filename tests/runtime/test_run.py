@@ -1,4 +1,4 @@
-"""The last lines of a training process, where a disk may have had enough."""
+"""Tests the end of a training process: the final save, and a disk that is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script that misses a file is told where it runs and which files are there."""
+"""Tests the hint for a script that misses a file: where the script runs, and which files are there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A serving session answers as the model itself would, and refuses by name what it cannot answer."""
+"""Tests that a serving session answers as the model itself would, and refuses other requests by name."""
 
 from __future__ import annotations
 

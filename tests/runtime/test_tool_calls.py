@@ -1,4 +1,4 @@
-"""Calls of tools are read from generated texts, and everything else stays text."""
+"""Tests that tool calls are parsed from generated texts, and that all other text stays text."""
 
 from __future__ import annotations
 

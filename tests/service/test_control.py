@@ -1,4 +1,4 @@
-"""Control over a real Redis: start messages, grants, ingest, and a Redis that forgets, freezes and dies."""
+"""Tests control with a real Redis, which loses data, freezes and dies."""
 
 from __future__ import annotations
 

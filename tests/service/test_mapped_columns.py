@@ -1,4 +1,4 @@
-"""The columns that maps name are followed through `data.map`, and a missing one is a problem with its place."""
+"""Tests that the columns named by maps are checked through `data.map`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names below data:// and models://, held against what nodes on this very machine have."""
+"""Tests that names below data:// and models:// are compared with the files of nodes on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement is pure, so its promises are properties."""
+"""Tests placement, which is a pure function, mostly by properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement of jobs on several nodes: all nodes of a job or none, no job starves, none delays others for nothing."""
+"""Tests placement of jobs on several nodes. No such job starves, and none delays other jobs without need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strikes against a world, by name, so that a failing seed can be tried without each of them."""
+"""The faults of the simulation, by name, so that a failing seed can be tried without each of them."""
 
 from __future__ import annotations
 

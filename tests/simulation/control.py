@@ -1,4 +1,4 @@
-"""The real duties of control, one step at a time: between any two steps control may be left standing, or die.
+"""The real duties of control, one step at a time. Control may stop or die between any two steps.
 
 `service.control.duties` run as they are. The test replaces `ControlIo`: the clock, Redis, Celery and threads. It has no
 event loop, and advances the coroutines by hand.

@@ -1,4 +1,4 @@
-"""One job's events, as a reader would follow them: dense, each source's in order and once, and what training said."""
+"""Checks the events of one job as a reader gets them: numbered without gaps, and each source's in order and once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node: beats, takes start messages, claims, supervises. Journal, sender and re-sender are the worker's own."""
+"""A simulated node with the worker's own journal, sender and resends."""
 
 from __future__ import annotations
 

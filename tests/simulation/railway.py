@@ -1,4 +1,4 @@
-"""The whole of it: SQL, Redis, control, nodes and users, from the first job to the quiet at the end."""
+"""The whole simulation: SQL, Redis, control, nodes and users, from the first job to the quiet at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a seed; when it fails, leave out what it does not take to make it fail, and tell its story."""
+"""Runs a seed. For a failing seed, leaves out all faults that are not needed, and prints its history."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Placement alone, for a day: 100,000 jobs on 1,000 nodes that fail, and hardly a slot is idle while a job waits.
+"""Tests placement of 100,000 jobs in a day on 1,000 nodes that fail. Few slots stay free while a job waits.
 
-What is idle then is reserved: the nodes that drain for a big job. It is the price of nobody waiting for ever.
+Slots that stay free are reserved on nodes that are emptied for a big job, so that no job waits for ever.
 """
 
 from __future__ import annotations

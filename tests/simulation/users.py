@@ -1,4 +1,4 @@
-"""Users: they submit, change their minds at any moment, say everything twice, and lose answers."""
+"""Simulated users, who submit, change their minds at any moment, repeat requests, and lose answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time, chance and the story of one seed. Everything that happens in a simulation happens here, one thing at a time."""
+"""Time, randomness and the history of one seed, in which one thing happens at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of this machine that see no more of each other's folders than those of two machines would."""
+"""Runs processes that cannot see each other's folders, as if they were on two machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collector of traces on a socket of this process: what OpenTelemetry's own exporter sends is read as any would."""
+"""A collector of traces on a socket of this process, for OpenTelemetry's own exporter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Very many jobs at once: copies of one, made by SQL."""
+"""Makes very many jobs at once by copying one job in SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Components of the tests, which programs find as they find those of any installed package."""
+"""Registers the components of the tests like those of an installed package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Prometheus, and promtool, for tests of what ops/ asks of them."""
+"""A real Prometheus and promtool, for tests of the files in ops/."""
 
 from __future__ import annotations
 

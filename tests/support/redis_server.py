@@ -1,4 +1,4 @@
-"""A real Redis that a test may flush, freeze, kill and restart empty: nothing of it is on disk."""
+"""A real Redis that a test may flush, freeze, kill and restart empty. It stores nothing on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real disk of a few megabytes, which a test may fill to its last byte."""
+"""A real disk of a few megabytes, which a test may fill."""
 
 from __future__ import annotations
 

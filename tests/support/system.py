@@ -1,4 +1,4 @@
-"""The whole of Footplate as its user has it: real service, real nodes, real Redis, a real database, and a client."""
+"""A whole system as its user has it: real service, real nodes, real Redis, a real database, and a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of the version before and of the version after this one: real ones, whose every message says so."""
+"""Real nodes that announce the previous or the next protocol version in every message."""
 
 from __future__ import annotations
 

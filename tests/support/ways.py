@@ -1,4 +1,4 @@
-"""Ways that everybody may go: a program sees folders on the way to some others open, which are closed to all but root.
+"""Opens the parent folders of a test's folders for a program that does not run as root.
 
     words = open_ways(tmp_path)             what to put before a command
     OpenProcesses(tmp_path).start("-m", "worker", …)

@@ -1,4 +1,4 @@
-"""One run of a small model that has everything a resume can get wrong; also a program, for a process of its own."""
+"""Runs a small model that has everything that a resume can restore wrongly. It is also a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same script on either side, `transformers` and ours, and what came of it, to be compared to the last bit."""
+"""Runs the same script with `transformers` and with Footplate, and compares the results bit for bit."""
 
 from __future__ import annotations
 

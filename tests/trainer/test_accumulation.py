@@ -1,4 +1,4 @@
-"""A step's loss and gradients do not depend on how its samples are cut into micro-batches.
+"""Tests that the loss and gradients of a step do not depend on how its samples are split into micro-batches.
 
 That holds whatever a model does with `num_items_in_batch`.
 """

@@ -1,4 +1,4 @@
-"""Models with peft's adapters train, are saved as adapters and come back, on both sides."""
+"""Tests that models with peft's adapters train, are saved and are loaded as in transformers."""
 
 from __future__ import annotations
 

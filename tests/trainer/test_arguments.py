@@ -1,4 +1,4 @@
-"""Every argument that is accepted is honoured: each has a test that fails where it is ignored.
+"""Checks that every accepted argument has a test which fails if the argument is ignored.
 
 `DIFFERS` is a run beside the same run without the argument: what it should change must have changed. What cannot be
 seen in that way has a test of its own; `ELSEWHERE` says where. tests/inventory holds the lists to the arguments.

@@ -1,4 +1,4 @@
-"""Wrong input is named in a sentence, before the first step if possible."""
+"""Tests that wrong input is reported clearly, before the first step if possible."""
 
 from __future__ import annotations
 

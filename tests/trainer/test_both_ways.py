@@ -1,4 +1,4 @@
-"""A checkpoint of theirs is continued by ours, and one of ours by theirs: weights, optimizer, generators, state.
+"""Tests that our Trainer continues checkpoints of Hugging Face's, and Hugging Face's continues ours.
 
 The two continuations of one checkpoint are compared with the run that nobody interrupted, to the last bit.
 """

@@ -1,4 +1,4 @@
-"""Every event, in its place."""
+"""Tests the events of callbacks, their order and their arguments."""
 
 from __future__ import annotations
 

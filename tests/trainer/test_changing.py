@@ -1,4 +1,4 @@
-"""A run that is changed while it runs goes on as one that was asked for so, to the last bit, also over a resume."""
+"""Tests arguments that change during a run. The run equals a run that began with them, also after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or are not there, and what has changed since is found."""
+"""Tests that a checkpoint is complete or absent, and that later damage is detected."""
 
 from __future__ import annotations
 

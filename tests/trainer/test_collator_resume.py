@@ -1,4 +1,4 @@
-"""A run whose collator draws from a generator of its own resumes to the bit, with and without loading processes."""
+"""Tests that a run whose collator has a random generator resumes bit-identically, also with loader workers."""
 
 from __future__ import annotations
 

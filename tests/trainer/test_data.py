@@ -1,4 +1,4 @@
-"""Epochs that start anywhere, and loaders that leave the generators of training alone."""
+"""Tests epochs that start at any batch, and loaders that leave the random generators of training alone."""
 
 from __future__ import annotations
 

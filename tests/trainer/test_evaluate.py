@@ -1,4 +1,4 @@
-"""Evaluation: metrics that stream, metrics of the user's own, several sets, predictions."""
+"""Tests evaluation: streaming metrics, the user's own metrics, several datasets, and predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers in eight bits, by torchao, as `accelerate launch --mixed_precision fp8` asks for them. On this CPU."""
+"""Tests FP8 of torchao, as `accelerate launch --mixed_precision fp8` requests it, on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of the CPU hold on a real GPU."""
+"""Tests on a real GPU what other tests prove on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models and checkpoints go to the hub; a stand-in for its HTTP API keeps what came."""
+"""Tests uploads of models and checkpoints to a stand-in for the hub's HTTP API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports stay cheap: a warm parent must remain forkable, and the SDK must not load torch."""
+"""Tests that imports stay cheap: a warm parent must remain able to fork, and the SDK must not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A save that is killed at any of its durable steps leaves the older checkpoint or the newer one, and both verify."""
+"""Tests a save that is killed at any durable step. The older or the newer checkpoint remains and verifies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The length of a run, its history, and data that is missing or has no length."""
+"""Tests the length of a run, its log history, and data that is empty or has no length."""
 
 from __future__ import annotations
 

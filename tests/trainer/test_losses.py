@@ -1,4 +1,4 @@
-"""Losses are sums and counts, so they do not depend on how a batch was cut."""
+"""Tests that losses are sums and counts, so that they do not depend on how a batch was split."""
 
 from __future__ import annotations
 

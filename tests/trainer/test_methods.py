@@ -1,4 +1,4 @@
-"""Methods beside train() that scripts call or override answer, and are called, as Hugging Face's."""
+"""Tests the methods that scripts call or override: results and calls equal those of Hugging Face's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An override is called wherever the Trainer's own method is, whatever else is overridden beside it.
+"""Tests that an override is called wherever the Trainer's own method would be called.
 
 The expected calls are those of a Trainer that has every method overridden, so that no shortcut is left. The file
 tests/trainer/test_methods.py compares the calls of such a Trainer with those of Hugging Face's.

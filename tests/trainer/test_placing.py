@@ -1,4 +1,4 @@
-"""A model whose parts were placed when it was loaded, or packed into few bits, is left where it is."""
+"""Tests that a model which was placed on devices or quantized when loaded is not moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed is the same run: weights, optimizer, schedule, generators and the next losses."""
+"""Tests that a resumed run equals an undisturbed run: weights, optimizer, schedule, generators and losses."""
 
 import json
 import subprocess

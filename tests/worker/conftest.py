@@ -1,4 +1,4 @@
-"""A node: real processes, a real Redis, and the service's side of it in this process."""
+"""Starts a node with real processes and a real Redis. The service's side runs in the process of the test."""
 
 from __future__ import annotations
 

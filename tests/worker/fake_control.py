@@ -1,4 +1,4 @@
-"""The service's side of Redis, as small as a test of the worker needs it: grants, acknowledges, remembers."""
+"""A minimal control for tests of the worker, which grants, acknowledges and records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop and the link beside it, until a file appears: from then on the loop hangs, and the link does not.
+"""A program whose loop hangs while its link to control still works, until a file appears.
 
 A process of its own: what becomes of it is what is asked.
 """

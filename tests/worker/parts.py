@@ -1,4 +1,4 @@
-"""Components that misbehave, for tests: registered by `conftest.plugin` as any package's would be."""
+"""Components for tests that misbehave, registered like those of any package."""
 
 from __future__ import annotations
 

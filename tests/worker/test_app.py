@@ -1,4 +1,4 @@
-"""Celery's settings: time limits that follow from ours, and what a wrong setting says."""
+"""Tests Celery's settings, and how a wrong setting of the node is reported."""
 
 from __future__ import annotations
 

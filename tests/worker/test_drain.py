@@ -1,4 +1,4 @@
-"""A node that is told to go lets its attempts checkpoint first."""
+"""Tests a node that is stopped or drained. Its attempts save a checkpoint first."""
 
 from __future__ import annotations
 

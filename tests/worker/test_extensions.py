@@ -1,4 +1,4 @@
-"""Extensions that a bundle builds are found again, waited for, and free again after their builder was killed."""
+"""Tests extensions that a bundle builds: later attempts reuse them, and locks of killed builders are released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal: dense numbers, whatever happens to its disk."""
+"""Tests a journal, which numbers events without gaps, whatever happens to its disk."""
 
 from __future__ import annotations
 

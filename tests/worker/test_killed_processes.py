@@ -1,4 +1,4 @@
-"""Each of the four processes is killed with -9, with data-loader children alive. Within a second nothing is left."""
+"""Tests kill -9 of each of the four processes of an attempt. Within a second, no process is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines that training prints are whole, cut if they are too long, and never too many."""
+"""Tests the lines that training prints: complete, cut if too long, and limited in number."""
 
 from __future__ import annotations
 

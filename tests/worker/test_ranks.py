@@ -1,4 +1,4 @@
-"""The ranks of one attempt as their supervisor judges them. The test is the warm parent, and they."""
+"""Tests how a supervisor judges the ranks of an attempt. The test plays the warm parent and the ranks."""
 
 from __future__ import annotations
 

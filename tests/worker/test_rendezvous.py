@@ -1,4 +1,4 @@
-"""A supervisor opens the place at which the ranks of several nodes find each other."""
+"""Tests the rendezvous address that a supervisor opens for the ranks of several nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training has another user's rights if root starts the node and that user can work there.
+"""Tests that training runs as another user if root starts the node and that user can read the folders.
 
 If not, the node reports why.
 """

@@ -1,4 +1,4 @@
-"""The link of a serving session, with a real Redis, and with this test as the serving process and as the API."""
+"""Tests the link of a serving session with a real Redis. The test plays the serving process and the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attempt whose artifacts lie in a bucket: what it sends there, when that is told, what another node gets of it."""
+"""Tests an attempt whose artifacts are in a bucket: uploads, reports, and downloads on another node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders to a loop take effect after the current step, as if the arguments had asked for them, and exactly."""
+"""Tests live commands, which take effect after the current step exactly as if the arguments had said so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files by their URL: what was listed, at addresses that were looked at, whole, and for a job always the same bytes."""
+"""Tests files by URL: only listed hosts and public addresses, complete files, and the same bytes for every attempt."""
 
 from __future__ import annotations
 

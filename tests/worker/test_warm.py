@@ -1,4 +1,4 @@
-"""The warm parent has one thread, runs nothing and knows no secret. Its forks start at once."""
+"""Tests the warm parent, which has one thread and no secrets, and whose forks start at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data loader whose process ends as the first argument says. Prints what `contract/host/outcome.py` makes of that.
+"""A program with a data loader whose process ends as its argument says. It prints how the end is classified.
 
 A process of its own: torch raises what a dead data worker means from a signal handler, in whoever runs at that moment.
 """

@@ -1,4 +1,4 @@
-"""Switches of the protections around a training that says too much."""
+"""Switches of the protections around training that prints or sends too much."""
 
 from __future__ import annotations
 

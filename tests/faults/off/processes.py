@@ -1,4 +1,4 @@
-"""Switches of the protections around processes that die, hang, freeze or do not want to end."""
+"""Switches of the protections around processes that die, hang, freeze or ignore a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Switches of the protections around who holds a connection and does nothing with it."""
+"""Switches of the protections around clients that hold a connection without using it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Switches of the protections around a Redis that forgets, dies, freezes or is full."""
+"""Switches of the protections around a Redis that loses data, dies, freezes or is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Switches of the protections around what users ask of a job."""
+"""Switches of the protections around the actions that users request of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server on a real socket and a real database, in the test's own loop."""
+"""Starts a real server on a socket with a real database, in the event loop of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and webhooks as their administrator has them: by the command and the SDK, against a service on a socket."""
+"""Tests the administration of keys and webhooks by command and SDK, with a service on a socket."""
 
 from __future__ import annotations
 

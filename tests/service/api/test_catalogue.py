@@ -1,4 +1,4 @@
-"""The catalogue that a spec is checked against: what any node has, with what it takes to have the rest."""
+"""Tests the union of all nodes' catalogues, against which the service checks a spec."""
 
 from __future__ import annotations
 

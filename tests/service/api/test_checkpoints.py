@@ -1,4 +1,4 @@
-"""Checkpoints over REST: found, downloaded as they were committed, kept for good, let go."""
+"""Tests checkpoints over HTTP: lists, downloads, pins and deletes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /jobs/{id}/do: what is asked of a running loop, told to whoever runs it until it is done, and kept."""
+"""Tests POST /jobs/{id}/do, which sends a live command to a running loop and stores the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every route and socket that there is, asked by those who may not. A route that is added is asked too."""
+"""Requests every route and socket with keys that may not use it. New routes are included automatically."""
 
 from __future__ import annotations
 

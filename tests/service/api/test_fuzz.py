@@ -1,8 +1,8 @@
-"""A foreign fuzzer tries every described route with all of its checks.
+"""Runs Schemathesis with all of its checks against every described route.
 
 No answer is a 5xx or undescribed. Nothing is refused that the schema allows, and nothing accepted that it does not.
 
-A route that is added is tried without a word here. What fails prints the curl that shows it.
+New routes are included automatically. A failure prints the curl command that repeats it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys: what each may see and do, how it is made, limited and taken away."""
+"""Tests keys: what each key may read and do, and how keys are created, limited and deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's words for what a job has told, against the routes themselves."""
+"""Tests the client's methods and commands that read metrics, logs and the queue, with the real routes."""
 
 from __future__ import annotations
 

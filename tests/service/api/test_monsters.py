@@ -1,8 +1,8 @@
-"""No request within the size limits keeps the others waiting: monsters for every route, and what they cost the loop.
+"""Checks for every route that no request within the size limits delays other requests.
 
 Measured in CPU time of this process, which other processes do not inflate. A task asks for a turn again and again while
 a request is served. The longest wait between two turns counts whatever ran meanwhile, in the loop or in a thread that
-held the interpreter. A monster that seems to block is tried twice more, because a true one blocks every time.
+held the interpreter. A request that seems to block is sent twice more, because one that really blocks does so every time.
 """
 
 from __future__ import annotations

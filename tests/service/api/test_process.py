@@ -1,4 +1,4 @@
-"""`python -m service …` as an operator starts it: settings, schema, one line to find it by, an end in time."""
+"""Tests `python -m service …` as an operator starts it: settings, schema, output and its end."""
 
 from __future__ import annotations
 

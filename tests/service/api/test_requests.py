@@ -1,4 +1,4 @@
-"""The border decides who may send a request, from where and in what form. Every failure is a problem document."""
+"""Tests who may send a request, from where and in what form. Every failure is a problem document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live streams: replay and live without a seam, for fast readers and slow ones."""
+"""Tests live streams, which continue from stored events to new events without a gap, for fast and slow readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many jobs on one socket: those named, those that match, those that come later."""
+"""Tests streams of many jobs on one socket: named jobs, matching jobs, and jobs that are submitted later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service about itself: nodes, components, health, numbers, and a description that is true."""
+"""Tests what the service reports about itself: nodes, components, health and metrics."""
 
 from __future__ import annotations
 

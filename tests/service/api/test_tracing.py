@@ -1,4 +1,4 @@
-"""Traces, sent by OpenTelemetry's own exporter to a collector on a socket, and read there as any collector would."""
+"""Tests traces that OpenTelemetry's exporter sends to a collector on a socket."""
 
 from __future__ import annotations
 

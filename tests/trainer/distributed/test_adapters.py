@@ -1,4 +1,4 @@
-"""Models with adapters, cut into pieces: they train, resume, and are read by one process."""
+"""Tests sharded models with adapters: training, resumes, and loading in one process."""
 
 from __future__ import annotations
 

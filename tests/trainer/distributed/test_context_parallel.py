@@ -1,4 +1,4 @@
-"""Samples that are cut over processes: what one process computes of the whole, they compute of the pieces."""
+"""Tests samples that are split over processes. The results equal those of a single process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes with torchrun, gloo and a CPU: what they do together, and what one of them must not do alone."""
+"""Tests two processes with torchrun, gloo and a CPU, which train, stop and fail together."""
 
 from __future__ import annotations
 

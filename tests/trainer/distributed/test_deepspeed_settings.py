@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration beside the arguments: filled where it is auto, refused where the two differ."""
+"""Tests DeepSpeed's config: `auto` is filled from the arguments, and contradictions are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FSDP 1 beside what every strategy does: its own settings, what it reads of FSDP 2, and what it refuses."""
+"""Tests what is special about FSDP 1: its own settings, checkpoints of FSDP 2, and refusals."""
 
 from __future__ import annotations
 

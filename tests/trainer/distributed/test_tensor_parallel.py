@@ -1,4 +1,4 @@
-"""A model that is cut over processes, which compute every batch together: by a script, or by transformers as it loads.
+"""Tests a model that is split over processes by a script, or by transformers when it is loaded.
 
 What all strategies have in common is in test_conformance.py.
 """

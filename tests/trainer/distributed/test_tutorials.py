@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON from tutorials trains as one process does, stops, and goes on to the last bit."""
+"""Tests that DeepSpeed configs of tutorials train like one process and resume bit-identically."""
 
 from __future__ import annotations
 

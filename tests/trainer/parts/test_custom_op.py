@@ -1,4 +1,4 @@
-"""An op of one's own, in C++ and CUDA, trains inside of the Trainer: with its own gradient, under autocast."""
+"""Tests a custom op in C++ and CUDA in the Trainer, with its own gradient and under autocast."""
 
 from __future__ import annotations
 

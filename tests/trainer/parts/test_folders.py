@@ -1,4 +1,4 @@
-"""Files of several machines come together in one folder, and those of one machine reach the others.
+"""Tests that files of several machines are collected in one folder, and that other machines get copies.
 
 Threads stand in for processes.
 """

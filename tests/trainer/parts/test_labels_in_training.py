@@ -1,4 +1,4 @@
-"""A label out of range ends a run with its number and its place: before the first step where that can be known."""
+"""Tests that a label out of range ends a run with its value and place, before the first step if possible."""
 
 from __future__ import annotations
 

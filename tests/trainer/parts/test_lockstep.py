@@ -1,4 +1,4 @@
-"""Rounds in which some processes have no batch: threads stand for them here."""
+"""Tests rounds of batches in which some processes have no batch. Threads take the place of processes."""
 
 from __future__ import annotations
 

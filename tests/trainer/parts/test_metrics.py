@@ -1,4 +1,4 @@
-"""Metrics that stream are equal to their formulas over all samples at once, in memory that does not grow."""
+"""Tests that streaming metrics equal their formulas over all samples and need little memory."""
 
 from __future__ import annotations
 

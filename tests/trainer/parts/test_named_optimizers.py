@@ -1,4 +1,4 @@
-"""Several optimizers in one loop are the loop that one would write by hand, and go on where they stopped."""
+"""Tests several optimizers in one loop, which equal a loop written by hand and resume exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of half precision, activations that are made twice, noise on embeddings, compiled models."""
+"""Tests half precision, activation checkpointing, noise on embeddings, and compiled models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search makes every trial a training of its own, and finds the same best run as Hugging Face's."""
+"""Tests a search of hyperparameters, which trains every trial and finds the same best run as Hugging Face's."""
 
 from __future__ import annotations
 
