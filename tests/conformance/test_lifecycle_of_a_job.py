@@ -512,7 +512,7 @@ def test_a_restarted_node_loses_the_attempts_that_it_ran(stage: Stage) -> None:
 def test_a_job_that_was_lost_with_its_node_is_not_placed_there_again(
     stage: Stage, since_its_beat: float, is_lost: bool
 ) -> None:
-    """Though the node's last word came a moment after that of the attempt. Who is heard stays: its supervisor hung."""
+    """The node's last heartbeat came just after the attempt's. A node with a hung supervisor still sends heartbeats."""
     job, worker = stage.running()
     stage.rescue()
     stage.later(SETTINGS.lease_seconds + 0.5 - since_its_beat)
@@ -539,7 +539,7 @@ def test_a_heartbeat_of_an_earlier_boot_is_refused_and_changes_nothing(stage: St
 
 
 def test_a_late_heartbeat_of_an_earlier_boot_that_control_never_saw_is_refused(stage: Stage) -> None:
-    """Two sockets of a Redis that was frozen: what the second start said arrives behind what the third one says."""
+    """A heartbeat of the second boot may arrive after one of the third boot if Redis was frozen."""
     _, worker = stage.running()
     stage.beat_node(worker.node, boot="boot-3")
 

@@ -86,7 +86,7 @@ def test_placement_and_posts_read_no_more_rows_for_a_longer_queue(stage: Stage) 
 
 
 def test_finding_unclaimed_attempts_reads_no_more_rows_for_a_longer_queue(stage: Stage) -> None:
-    """Statistics that know of no attempt yet made SQLite look through all jobs, four times a second."""
+    """SQLite scanned all jobs four times per second if its statistics were older than the first attempt."""
     job = stage.submit(resources={"pool": "nowhere"})
     done, result = 0, []
     for count in (FEW, MANY):

@@ -66,7 +66,7 @@ def test_the_best_checkpoint_is_not_rotated(stage: Stage) -> None:
 
 
 def test_control_does_not_rotate_checkpoints_of_a_running_attempt(stage: Stage) -> None:
-    """A silent attempt may rely on a checkpoint that is surely stored."""
+    """An attempt that control does not hear of may still need a stored checkpoint."""
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     for step in (20, 25, 30):
@@ -248,7 +248,7 @@ def test_unreported_checkpoints_of_a_lost_attempt_are_deleted_after_a_day(stage:
 
 
 def test_rotation_does_not_follow_a_link_in_place_of_a_folder(stage: Stage, tmp_path: Path) -> None:
-    """Training may write what it likes below its own folder."""
+    """Training may write any file or link below its own folder."""
     (tmp_path / layout.PROBE).touch()
     elsewhere = tmp_path / "elsewhere" / "checkpoint-5"
     elsewhere.mkdir(parents=True)
@@ -298,7 +298,7 @@ def test_a_folder_that_cannot_be_deleted_is_logged_with_the_system_error(
 
 
 def test_delete_folder_deletes_nothing_behind_a_link(tmp_path: Path) -> None:
-    """Put there after the path was looked at: the folder is training's, and who removes may be root."""
+    """Training may create the link after the path was checked, and the process that deletes may run as root."""
     (tmp_path / "elsewhere" / "kept").mkdir(parents=True)
     (tmp_path / "attempt").mkdir()
     (tmp_path / "attempt" / "way").symlink_to(tmp_path / "elsewhere")

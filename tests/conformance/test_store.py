@@ -154,7 +154,7 @@ def test_the_jobs_of_a_tag_in_many_states_are_listed_page_by_page(stage: Stage) 
 
 @pytest.mark.parametrize("states", [(), (JobState.SUCCEEDED,)])
 def test_a_page_of_a_tag_is_read_without_sorting_all_its_jobs(tmp_path: Path, states: tuple[JobState, ...]) -> None:
-    """Left alone SQLite did: of 300,000 jobs with a tag a page took two seconds."""
+    """SQLite sorts all jobs unless the query rules this out. A page of 300,000 jobs with a tag took two seconds."""
     asked: list[tuple[str, Any]] = []
     url = f"sqlite:///{tmp_path / 'footplate.db'}"
     bring_to_schema(url)

@@ -259,7 +259,7 @@ def test_the_changed_arguments_as_json_read_back_as_equal_arguments(values: dict
 
 
 def test_a_tensor_parallel_size_in_a_spec_is_refused_with_a_hint() -> None:
-    """A spec's model is made whole. A script may load its model in any way."""
+    """A model that a spec names is always loaded unsharded. Only a script can load a sharded model."""
     result = problems({"parallelism_config": {"tp_size": 2}})["/training/parallelism_config"]
 
     assert (result.code, read_arguments({"parallelism_config": None}).parallelism_config) == ("not_available_yet", None)

@@ -69,7 +69,7 @@ def test_a_hub_name_in_the_data_field_means_a_dataset(given, long):
 
 
 def test_resuming_from_a_checkpoint_on_a_hub_is_refused():
-    """The files beside the weights are pickled, and the weights are a model's path."""
+    """A checkpoint has pickled files, which a hub might change. Its weights can be used as the path of a model."""
     assert places({**TOY, "resume_from": {"path": "hub://me/tiny/checkpoint-5"}})[0][0] == "/resume_from/path"
 
 

@@ -88,7 +88,7 @@ def test_a_half_uploaded_checkpoint_is_never_reported(
 def test_a_checkpoint_that_is_being_replaced_never_has_a_wrong_manifest(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that is saved twice has one place: whoever reads it meanwhile gets the one, the other or nothing."""
+    """A second save of a step has the same path. A reader meanwhile gets the old files, the new files or none."""
     first = attempt(1)
     first.heard_of(event := first.save(10, "weights"))
     with monkeypatch.context() as patch:
@@ -122,7 +122,7 @@ def test_a_script_does_not_continue_with_files_of_only_some_of_its_nodes(attempt
 
 @pytest.mark.fault(1, without="files that a node has fetched are not uploaded again", red="which is older")
 def test_a_nodes_unchanged_files_do_not_replace_newer_files_of_another_node(attempt: Make) -> None:
-    """Each node's folder begins with everybody's files, and only one of them writes a newer one of each."""
+    """Every node begins with the files of all nodes, and each file is changed by one node only."""
     for number, steps in ((1, "10"), (2, "20"), (3, "30")):
         for source in (0, 1):
             node = attempt(number, source=source, nodes=2, **SCRIPT)

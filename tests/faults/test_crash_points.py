@@ -104,7 +104,7 @@ def test_a_service_killed_between_any_two_steps_changes_no_result(walk: Walk) ->
 
 
 def test_training_or_a_supervisor_killed_between_any_steps_changes_no_result(walk: Walk) -> None:
-    """Processes die at every moment that the story above omits.
+    """Processes die at every moment that the test above omits.
 
     Several jobs are lost at once, and the process that rescues or pauses them dies as well.
     """
@@ -123,7 +123,7 @@ def test_training_or_a_supervisor_killed_between_any_steps_changes_no_result(wal
 @pytest.mark.soak
 @pytest.mark.parametrize("moment", list(Moment))
 def test_a_process_killed_at_one_named_step_changes_no_result(walk: Walk, moment: Moment) -> None:
-    """Finds out which one it is, when those above fail."""
+    """Finds the step that breaks, if the tests above fail."""
     walk.arm([moment])
     job = walk.submit(f"alone-{moment}", toy(seconds_per_item=0.05 if moment in RESCUES else 0.004))
     if moment in VERBS:

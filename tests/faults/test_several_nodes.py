@@ -101,7 +101,7 @@ def test_the_node_that_failed_by_itself_is_the_reason_even_if_it_reports_later(s
 
 @pytest.mark.fault(23, without="a node that does not end has a deadline", red="the job is stuck")
 def test_a_node_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
-    """The part's supervisor is alive, but does not follow the stop."""
+    """The supervisor on one node is alive, but does not follow the stop."""
     job, (first, second) = running(stage)
     second.fails("crashed")
     for _ in range(9):

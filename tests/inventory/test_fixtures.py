@@ -35,7 +35,7 @@ def test_leftover_processes_include_a_grandchild_that_left_its_process_group(
 
 
 def test_a_wait_checks_several_times_even_if_the_clock_jumps_over_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour between any two looks, and still it is not the second that decides."""
+    """The clock advances an hour between two checks, and the wait still checks several times."""
     clock = count(step=3600)
     stood = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
     monkeypatch.setattr("tests.support.processes.time", stood)

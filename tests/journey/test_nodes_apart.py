@@ -143,7 +143,7 @@ def main(job, gates, steps, **args):
 
 @pytest.mark.matrix
 def test_an_own_loop_continues_on_other_nodes_as_if_undisturbed(nodes: Nodes) -> None:
-    """The first node is lost, which had the checkpoint; and the attempt that goes on is paused, and goes on again."""
+    """The first node, which wrote the checkpoint, is lost. The next attempt is paused and resumed."""
     system, examples = nodes.system, Examples(nodes.system)
     spec = examples.with_code("own-loop/job.json", resources={"nodes": 2})
     quiet = system.submit({**spec, "loop": {"use": "my_code:main", "args": {"epochs": 12}}})
@@ -177,7 +177,7 @@ def test_an_own_loop_continues_on_other_nodes_as_if_undisturbed(nodes: Nodes) ->
 
 @pytest.mark.matrix
 def test_a_retried_script_has_the_files_of_all_nodes_on_every_node(nodes: Nodes) -> None:
-    """Each process leaves its own generators there; the one that dies is on the second node."""
+    """Each process saves its own random generators. The process that dies is on the second node."""
     system, examples = nodes.system, Examples(nodes.system)
     script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
     spec = examples.with_code("own-loop/script.json", loop=script, resources={"nodes": 2})

@@ -187,7 +187,7 @@ def test_hostile_code_can_reach_only_its_own_files(system: System) -> None:
 
 @pytest.mark.matrix
 def test_without_a_training_user_hostile_code_can_reach_other_files(system: System) -> None:
-    """The control: the same code, where the operator says root."""
+    """This is the negative control: the same code with FOOTPLATE_TRAINING_USER=root."""
     rooted = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
     node = system.start_node(7, **rooted)
     finished = attempt_of(system, run(system, SHORT_TOY)["id"]) / "outputs" / "model.safetensors"

@@ -348,7 +348,7 @@ async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
 async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A closing control sleeps no more: such a turn would come round for ever, and nothing else ever again."""
+    """A closing control does not sleep, so such a duty could run again and again and block everything else."""
     tries = 0
 
     async def refuses(_: ControlState) -> None:

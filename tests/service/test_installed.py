@@ -86,7 +86,7 @@ def test_a_job_stored_before_an_upgrade_may_run_on_any_node() -> None:
 def test_a_node_lacks_components_that_it_did_not_announce(
     installed: Installed, part: str, lacks: tuple[str, ...]
 ) -> None:
-    """A node that is one version older tells of no packages and no secrets."""
+    """A node of the previous version announces no packages and no secrets."""
     assert {PACKAGES, SECRETS} == {"packages", "secrets"}
     for _ in "twice":
         assert installed.missing_needs((part,)) == lacks

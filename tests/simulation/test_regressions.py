@@ -28,7 +28,7 @@ def test_a_wall_clock_set_back_does_not_lengthen_a_backoff(stage: Stage) -> None
 
 
 def test_an_attempt_that_sends_heartbeats_and_never_runs_is_retried(stage: Stage) -> None:
-    """The supervisor hangs. It would have noticed silence of training itself."""
+    """The supervisor hangs. A working supervisor would have noticed that training is silent."""
     stage.settings = ServiceSettings(start_seconds=100, retry_backoff_seconds=0)
     stage.node()
     job = stage.submit(resources={"stall_limit": 200})
@@ -52,7 +52,7 @@ def test_an_attempt_that_sends_heartbeats_and_never_runs_is_retried(stage: Stage
 
 
 def test_every_node_of_an_attempt_continues_from_the_same_checkpoint(stage: Stage) -> None:
-    """The second one is granted after the first has saved something of its own."""
+    """The second node's claim is granted after the first node has saved a checkpoint."""
     for _ in range(2):
         stage.node(slots=1)
     job = stage.submit(nodes=2)
@@ -77,7 +77,7 @@ def test_a_long_queue_of_one_shape_delays_no_other_shape(stage: Stage) -> None:
 
 
 def test_only_the_current_attempt_gets_checkpoints_acknowledged(stage: Stage) -> None:
-    """A superseded attempt that heard it of its own late one would delete the one that the next continues from."""
+    """A superseded attempt whose late checkpoint is acknowledged would delete the one that the next attempt needs."""
     job, worker = stage.running()
     report = worker.checkpoints(5).replies[worker.claim]
     assert (report.stored_step, report.superseded) == (5, False)

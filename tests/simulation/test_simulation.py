@@ -58,7 +58,7 @@ def test_a_seed_always_gives_the_same_history(ground: Ground) -> None:
 def test_a_failing_seed_prints_its_history_and_how_to_repeat_it(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here nobody may be granted anything, whatever the weather: so nothing of the weather is left in its story."""
+    """Every grant breaks a promise in this test, so the shortened history has no faults."""
 
     def nobody_is_granted_anything(books: Books) -> None:
         for part in books.sources.values():

@@ -161,7 +161,7 @@ def test_an_override_of_a_save_method_is_called_with_save_in_background(
 
 
 def test_a_method_assigned_to_the_class_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some scripts replace a method of the Trainer for all who use it."""
+    """Some scripts replace a method of the Trainer class itself."""
     calls: Counter[str] = Counter()
     monkeypatch.setattr(Trainer, "compute_loss", overriding(["compute_loss"], calls).compute_loss)
 

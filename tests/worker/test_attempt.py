@@ -138,7 +138,7 @@ def test_a_command_sent_100_times_is_done_once_and_applies_to_later_attempts(las
 
 
 def test_a_time_limit_excludes_the_start_and_saves_before_the_job_fails(lasting: Lasting) -> None:
-    """A start costs nothing of the limit, however long it takes, as control counts too."""
+    """The start does not count towards the limit, here as in control."""
     job = lasting.submit(data=SLOW, training=ENDLESS, time_left_seconds=0.5, resources={"time_limit": "1s"})
 
     done = lasting.control.done(job)

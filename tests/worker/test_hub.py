@@ -292,7 +292,7 @@ def test_files_fetched_by_root_are_readable_by_the_training_user(hub: HubServer,
 def test_a_link_in_place_of_the_record_of_commits_is_not_followed(
     attempt: Make, hub: HubServer, tmp_path: Path
 ) -> None:
-    """An attempt's training owns its folder, and what fetches for the next one may be root."""
+    """Training owns the folder of its attempt, and the process that fetches for the next attempt may run as root."""
     hub.push("models/me/tiny", FILES)
     first = attempt(1).ended()
     record = next((tmp_path / "artifacts").rglob("hub.json"))

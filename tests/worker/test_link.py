@@ -110,7 +110,7 @@ def test_unreadable_and_unsent_journals_are_deleted_after_a_week(redis: RedisSer
 
 
 def test_the_link_of_a_hung_supervisor_stops_its_heartbeats(redis: RedisServer, processes: Processes) -> None:
-    """Beats of the link would hold the lease for ever. A supervisor that was frozen with its link goes on."""
+    """Heartbeats of the link alone would keep the lease. A supervisor frozen together with its link continues."""
     client = connect(redis.url)
     process = processes.start(
         "-m", "tests.worker.hanging", redis.url, str(processes.folder), env={"PYTHONPATH": REPOSITORY}

@@ -293,7 +293,7 @@ def _got_anyhow(self: ArtifactSync, offer: CheckpointOffer) -> bool:
 def test_an_attempt_waits_for_its_store_if_the_bucket_is_empty(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch, asks: bool
 ) -> None:
-    """One that nobody asks whether it is ours has nothing of what was committed, and the job would be over."""
+    """An empty bucket lacks the probe file. Without a check for it, the job would have no checkpoint and fail."""
     first = attempt(1)
     event = first.save(10)
     first.send(event)
@@ -316,7 +316,7 @@ def test_an_attempt_waits_for_its_store_if_the_bucket_is_empty(
 
 
 def test_only_checkpoints_of_the_attempt_are_uploaded(attempt: Make, store: RemoteStore, tmp_path: Path) -> None:
-    """User code shares the socket that tells of them, and its folder."""
+    """Users' code shares the socket on which checkpoints are reported, and the folder."""
     first = attempt(1)
     secret = tmp_path / "secret"
     secret.mkdir()
@@ -335,7 +335,7 @@ def test_only_checkpoints_of_the_attempt_are_uploaded(attempt: Make, store: Remo
 def test_a_link_in_a_checkpoint_uploads_nothing_of_its_target(
     attempt: Make, store: RemoteStore, tmp_path: Path
 ) -> None:
-    """The node may be root's, and read what training may not."""
+    """The node may run as root, and could read files that training cannot."""
     first = attempt(1)
     secret = tmp_path / "secret"
     secret.mkdir()

@@ -113,7 +113,7 @@ def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, li
 def test_changed_arguments_apply_to_later_attempts_bit_identically(
     tmp_path: Path, new_line: Callable[[], Line]
 ) -> None:
-    """The run resumes from a checkpoint before the order, and from one after it."""
+    """The run resumes from a checkpoint before the command, and from one after it."""
     command = Command(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
     evals = {"eval_strategy": "steps", "eval_steps": 5}
     first, second, third = new_line(), new_line(), new_line()

@@ -174,7 +174,7 @@ def shorter(folder: Path) -> None:
 
 @pytest.mark.parametrize("harm", [climbing, linked, all_linked, shorter])
 async def test_a_changed_checkpoint_is_not_served(api: Api, artifacts: Path, harm: Callable[[Path], None]) -> None:
-    """Training runs users' own code, and may write what it likes below its own folder."""
+    """Training runs users' own code, which may change any file below its own folder."""
     job = await api.submit()
     row = await save(api, job, 5, **({"manifest_sha256": ""} if harm is climbing else {}))
     harm(artifacts / row.path)
@@ -260,7 +260,7 @@ async def test_the_only_checkpoint_of_a_job_stays_even_if_it_is_corrupt(api: Api
 
 @pytest.mark.own_statement
 async def test_a_pinned_checkpoint_stays_when_training_deletes_it(both: Api) -> None:
-    """Training does so by itself: it deletes the folder, and says so afterwards."""
+    """Training rotates checkpoints by itself, and reports a deleted folder afterwards."""
     artifacts = both.services.settings.artifacts_path
     job = await both.submit(training={"save_total_limit": 1})
     row = await save(both, job, 5)

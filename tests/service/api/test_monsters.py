@@ -2,7 +2,8 @@
 
 Measured in CPU time of this process, which other processes do not inflate. A task asks for a turn again and again while
 a request is served. The longest wait between two turns counts whatever ran meanwhile, in the loop or in a thread that
-held the interpreter. A request that seems to block is sent twice more, because one that really blocks does so every time.
+held the interpreter. A request that seems to block is sent twice more, because a real block
+repeats.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ async def test_jobs_of_another_project_are_not_found(serve: Serve, sqlite_url: s
 
 
 async def test_a_job_with_a_flood_of_events_delays_no_other_job(api: Api) -> None:
-    """Pages in turn: what the quiet one says comes before the loud one's history is through."""
+    """Jobs are read in turns, so the event of the quiet job arrives before the other history is complete."""
     loud, quiet = await api.submit(), await api.submit()
     await api.append(loud, *[{"loss": n} for n in range(1500)])
 

@@ -469,7 +469,7 @@ async def test_unreachable_receivers_do_not_delay_the_others(both: Api) -> None:
 
 
 async def test_finding_due_deliveries_reads_few_rows_however_many_wait(api: Api) -> None:
-    """Every step is a search in the one index that has them in this order, or of a row by its id."""
+    """The query plan uses only the index in this order, and lookups by id."""
 
     def look(conn: Any) -> list[str]:
         result: list[str] = []
@@ -766,7 +766,7 @@ async def test_a_refused_webhook_url_is_named_with_what_would_work(
 
 
 async def test_a_host_that_resolves_to_a_forbidden_address_later_gets_no_delivery(api: Api, receiver: Receiver) -> None:
-    """Rebinding: it was good when it was made, and points inside when it is used."""
+    """DNS rebinding: the host had a public address when the webhook was made, and has a private one now."""
     meant = {"hooks.example": ["127.0.0.1"]}
     asked: list[str] = []
 

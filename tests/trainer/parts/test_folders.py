@@ -100,7 +100,7 @@ def one_of_each(rank: int, at: Path) -> None:
 
 
 def test_files_of_all_machines_become_one_checkpoint_on_the_first(company: Company, tmp_path: Path) -> None:
-    """Machines write nothing, one piece or two. If several wrote one path, the first machine's file stays."""
+    """Each machine writes up to two files. If several machines write one path, the file of the first machine stays."""
     made = saved(company, tmp_path, one_of_each)
 
     assert [type(instance) for instance in made] == [files.Checkpoint] * WORLD, made

@@ -298,7 +298,7 @@ def test_a_checkpoint_of_other_optimizers_is_refused() -> None:
 
 
 def test_a_step_retried_after_out_of_memory_has_the_gradients_of_one_step(tmp_path: Path) -> None:
-    """Gradients from before memory ran out are forgotten, and are not counted either."""
+    """Gradients from before the out-of-memory error are discarded and not counted."""
 
     class Two(nn.Module):
         def __init__(self, fails_at: int) -> None:
