@@ -143,7 +143,7 @@ class Cut(httpx2.SyncByteStream):
                 raise httpx2.ReadError("cut off")
 
 
-def test_events_come_by_server_sent_events_if_a_proxy_removes_upgrades(standing: System) -> None:
+def test_the_client_uses_server_sent_events_if_a_proxy_removes_upgrades(standing: System) -> None:
     def no_upgrades(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
         for name in ("connection", "upgrade"):
             request.headers.pop(name, None)

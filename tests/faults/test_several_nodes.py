@@ -100,7 +100,7 @@ def test_the_node_that_failed_by_itself_is_the_reason_even_if_it_reports_later(s
 
 
 @pytest.mark.fault(23, without="a node that does not end has a deadline", red="the job is stuck")
-def test_a_node_that_does_not_end_with_the_others_is_given_up(stage: Stage) -> None:
+def test_a_job_does_not_wait_for_ever_for_a_node_that_ignores_its_stop(stage: Stage) -> None:
     """The supervisor on one node is alive, but does not follow the stop."""
     job, (first, second) = running(stage)
     second.fails("crashed")

@@ -62,7 +62,7 @@ def linked(redis: RedisServer) -> Iterator[Linked]:
     made.link.close()
 
 
-def test_a_request_reaches_the_process_and_its_pieces_come_back(linked: Linked) -> None:
+def test_a_request_reaches_the_process_and_the_pieces_of_its_answer_are_sent(linked: Linked) -> None:
     linked.ask("a")
     linked.be_ready()
 

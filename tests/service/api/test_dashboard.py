@@ -557,7 +557,9 @@ async def test_the_page_reloads_if_an_upgrade_has_replaced_the_script_of_a_view(
     await expect(page.locator(".verdict")).to_contain_text("Valid, 2000 steps")
 
 
-async def test_a_webhook_that_is_being_typed_survives_an_outage(serve: Serve, sqlite_url: str, page: Page) -> None:
+async def test_the_form_of_a_webhook_keeps_its_input_during_an_outage(
+    serve: Serve, sqlite_url: str, page: Page
+) -> None:
     api = await serve(sqlite_url)
     await page.clock.install()
     await page.goto(f"{api.url}/#/cluster")

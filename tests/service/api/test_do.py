@@ -128,7 +128,7 @@ async def test_a_wrong_command_is_refused_with_its_pointer(
     assert await asked(api, job) == []
 
 
-async def test_all_errors_of_a_command_come_at_once(api: Api) -> None:
+async def test_all_errors_of_a_command_are_reported_at_once(api: Api) -> None:
     job = await running(api)
 
     wish = {"set": {"learning_rate": -1, "seed": 1, "logging_steps": -1}}

@@ -61,7 +61,7 @@ async def test_a_job_carries_the_warnings_about_its_spec_and_so_does_a_replay(bo
     assert stored["training"] == dry.json()["spec"]["training"] == {"warmup_steps": 0.5, "max_steps": 2}
 
 
-async def test_every_error_of_a_spec_comes_at_once_with_a_pointer_and_a_hint(api: Api) -> None:
+async def test_all_errors_of_a_spec_are_reported_at_once_with_pointer_and_hint(api: Api) -> None:
     spec = {"model": "toy/mlp", "data": "toy/regression", "tgas": [], "training": {"learning_rat": 1, "max_steps": "x"}}
 
     for path in ("/jobs", "/jobs/validate"):
