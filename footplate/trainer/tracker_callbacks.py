@@ -133,12 +133,15 @@ class ReportCallback(TrainerCallback):
             folder, log_every = logging_dir(args), int(state.logging_steps)
             run_info = RunInfo(args, model, name, state.trial_name, folder, log_every, state.global_step)
             self.trackers, settings = [tracker(name, run_info) for name in self.names], _settings(args, model, size)
-        closed = [open_tracker for open_tracker in self.trackers if open_tracker not in accelerator.trackers]
-        if closed:
-            open_ones, accelerator.trackers = accelerator.trackers, []
-            accelerator.log_with = closed
-            accelerator.init_trackers("", settings)
-            accelerator.trackers = [*open_ones, *closed]
+        open_ones = accelerator.trackers
+        for closed in [candidate for candidate in self.trackers if candidate not in open_ones]:
+            # `init_trackers` starts every tracker in `accelerator.trackers`. One that did not start cannot be closed.
+            accelerator.trackers, accelerator.log_with = [], [closed]
+            try:
+                accelerator.init_trackers("", settings)
+                open_ones.append(closed)
+            finally:
+                accelerator.trackers = open_ones
 
     def _close(self, trackers: list[Any]) -> None:
         accelerator = self.trainer.accelerator

@@ -369,6 +369,15 @@ def test_a_failed_run_closes_its_tracker_and_later_logs_reopen_it(tmp_path: Path
     assert [step for step, _ in history(mlflow, run, "eval_loss")] == [1, 2]
 
 
+def test_a_tracker_that_cannot_open_is_not_closed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(OSError, match="file") as raised:
+        a_trainer(tmp_path, report_to="tensorboard", logging_dir=str(tmp_path / "file")).train()
+
+    assert not getattr(raised.value, "__notes__", [])
+
+
 @pytest.mark.parametrize(
     ("name", "folder"), [("/etc/x", "_etc_x"), ("../../x", "_.._x"), ("..", "run"), ("a b", "a_b")]
 )
