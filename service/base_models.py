@@ -31,7 +31,7 @@ PartialSpec = dict[str, Any]
 
 
 def read_table(path: Path) -> dict[str, PartialSpec]:
-    """Reads the operator's file. Returns a partial spec for each name. Raises ValueError with a sentence."""
+    """Reads the operator's file. Returns a partial spec for each name. Raises ValueError for the operator."""
     try:
         table = json.loads(path.read_text())
     except OSError as error:

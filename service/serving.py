@@ -305,7 +305,7 @@ class _Exchange:
         if row.state is not JobState.FAILED or row.reason in MAY_WORK_AGAIN:
             raise _SendAgain
         message = f"the serving session {row.id} could not load the checkpoint ({why})"
-        raise ServingFailed(message, hint=f"footplate logs {row.id} shows what it printed")
+        raise ServingFailed(message, hint=f"`footplate logs {row.id}` shows what the session printed")
 
     async def _give_up(self) -> NoReturn:
         """Ends a session that was opened for this request only, and has not started."""

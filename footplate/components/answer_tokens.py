@@ -127,9 +127,10 @@ class AnswerTokens:
         return start, end
 
     def _end(self, text: str, start: int, alone: str, stop: str, following: str) -> int:
-        """Returns the end of the last message of `alone` in the text, after its end token, or -1 if it is not found.
+        """Returns the place in the text behind an answer's end token, or -1 if the answer is not found.
 
-        Templates may write an answer in another way if messages follow, for example without its thoughts.
+        `alone` is the conversation up to this answer, rendered without the following messages. Templates may write an
+        answer in another way if messages follow, for example without its thoughts.
         """
         if not stop:
             return len(alone) if text.startswith(alone) else -1

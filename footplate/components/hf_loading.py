@@ -156,7 +156,10 @@ def _config(path: str | None, changes: dict[str, Any], processor: Any) -> Any:
 
     for name in changes:
         if name in NEVER_IN_A_CONFIG or name.startswith("_"):
-            raise NotBuildable(f"a job's config must not set {name!r}", hint="it may set only the model's sizes")
+            raise NotBuildable(
+                f"a job's config must not set {name!r}",
+                hint="config is for sizes of the model, such as num_hidden_layers",
+            )
     if path is None:
         return _new_config(changes, processor)
     folder = Path(path)

@@ -53,7 +53,7 @@ CLASSES: dict[str, Any] = {"num_labels": Count, "labels": Labels}
 
 
 def _model(head: str, summary: str, **of_classes: Any) -> Callable[..., Any]:
-    """Returns the component for the models of a task. `of_classes` are the arguments of tasks that have classes."""
+    """Returns the component for the models of a task. `of_classes` are extra arguments for classification."""
     can_differ: dict[str, Any] = {"ignore_mismatched_sizes": InitialiseMismatched} if of_classes else {}
     made = component(
         partial(load, head), summary, path=Folder, **of_classes, config=Config, from_scratch=Scratch, **can_differ,

@@ -148,7 +148,7 @@ def selected(rows: Any, offset: int, limit: int | None) -> Any:
         raise DatasetError(f"offset is {offset} and limit {limit}: offset must be 0 or more, limit 1 or more")
     numbers = range(len(rows))[offset:][:limit]
     if not numbers:
-        raise DatasetError(f"offset is {offset}, and there are {len(rows)} rows", hint="use a smaller offset")
+        raise DatasetError(f"offset is {offset}, but there are only {len(rows)} rows", hint="use a smaller offset")
     return rows if len(numbers) == len(rows) else Selection(rows, numbers)
 
 

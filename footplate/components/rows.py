@@ -1,4 +1,4 @@
-"""Rows with numbers, on which datasets and maps are based. Errors about a row name its file and line.
+"""Rows that are read by their index. Datasets and maps are based on them. Errors about a row name its file and line.
 
 All objects can be pickled, because data workers may be spawned.
 """

@@ -1,4 +1,4 @@
-"""Parses the JSON of request bodies, and refuses values that `json.loads` would accept. One error has all problems.
+"""Parses the JSON of request bodies more strictly than `json.loads`. A single error reports all problems.
 
 `json.loads` accepts duplicate keys, NaN, infinities, NUL, lone surrogates, numbers beyond 64 bits and any depth. Each
 of these would break something much later, such as a database, a browser or a comparison.

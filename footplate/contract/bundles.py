@@ -131,7 +131,7 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
     plain = {entry.filename for entry in files}
     for path in sorted(plain):
         if above := next((folder for folder in _folders(path) if folder in plain), None):
-            yield Problem(pointer_to(path), "duplicate_name", f"{above[:80]!r} is a file and a folder")
+            yield Problem(pointer_to(path), "duplicate_name", f"{above[:80]!r} is both a file and a folder in the zip")
     for name in sorted({entry.filename.split("/", 1)[0] for entry in entries}):
         yield from _shadows(name)
 

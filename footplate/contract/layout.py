@@ -56,7 +56,7 @@ def outputs_folder(job: JobId, attempt: int) -> PurePosixPath:
 
 
 def bundle_file(sha256: str) -> PurePosixPath:
-    """Returns the path of a bundle. Bundles with equal content share one file, also if different users upload them."""
+    """Returns the path of a bundle. Bundles with equal content share one file, even if different users upload them."""
     return PurePosixPath("bundles") / f"{sha256}.zip"
 
 

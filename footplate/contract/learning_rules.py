@@ -42,7 +42,7 @@ TEXT_METRICS = ("bleu", "chrf", "rouge", "sacrebleu")
 
 
 def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields problems of several optimizers: wrong schedules, equal ids, and settings for one optimizer only."""
+    """Yields problems of several optimizers: wrong schedules, equal ids, and settings for a single optimizer."""
     optimizers, seen = spec.optimizers or (), set[str]()
     if optimizers and all(optimizer.loss for optimizer in optimizers):
         detail = "every optimizer names a loss, so no optimizer trains with the main loss"

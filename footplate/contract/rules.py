@@ -277,7 +277,7 @@ def _resume_from_problems(spec: JobSpec) -> Iterator[Problem]:
 def _without_root(argument: ArgumentText) -> Problem:
     """Returns the problem of a path that is local, a URL, or a model's name on a hub."""
     root = "models://" if argument.path[0] in ("model", "processor") else "data://"
-    # An absolute path exists on the user's machine, so only its last part can be below a root.
+    # An absolute path is one of the user's machine. On the node, only its last part can be below a root.
     below_root = (
         argument.text.rstrip("/").rpartition("/")[2]
         if argument.text.startswith(("/", "~"))

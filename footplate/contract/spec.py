@@ -201,7 +201,7 @@ def accept(value: object, catalogue: Catalogue | None = None) -> Accepted:
         spec = JobSpec.model_validate(document)
     except ValidationError as error:
         types = list(explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE))
-        # Rules are not checked if the answer already has the most problems, because that would take long.
+        # Rules are not checked if the answer already has as many problems as it may have, because that would take long.
         spec = None if len(types) == MAX_PROBLEMS else _without_wrong_values(document, error, wrong)
     if spec is not None:
         problems += _outside_of(wrong, broken_rules(spec, wrong))

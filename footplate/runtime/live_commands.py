@@ -1,6 +1,6 @@
 """Carries out users' live commands. They are read after a step, carried out there, and reported with an event.
 
-    supervisor -> a line of JSON after the shared page -> on_step_end, before the Trainer follows its control
+    supervisor -> a JSON line behind the shared page -> on_step_end, before the Trainer acts on its control
 
 A command to save or evaluate sets the Trainer's control, as the arguments do at their steps. A changed argument keeps
 its new value in later attempts. An attempt that continues from a checkpoint after the change sets the value before its

@@ -150,5 +150,5 @@ def below(folder: Path, path: str) -> Path:
     """Returns a file's path below the folder. Raises DownloadFailed if the path leads out of the folder."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in path:
-        raise DownloadFailed(f"the service names a file {path!r}, which is not a path below a folder")
+        raise DownloadFailed(f"the service sent the file path {path!r}, which leads out of the download's folder")
     return folder.joinpath(*pure.parts)

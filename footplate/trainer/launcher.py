@@ -48,7 +48,10 @@ class Place:
 
     @classmethod
     def here(cls, local_rank: int = -1, environment: Mapping[str, str] = os.environ) -> Place:
-        """Reads the place from the environment. Old launchers pass `local_rank` instead of LOCAL_RANK."""
+        """Reads the rank and the number of processes from the environment.
+
+        Old launchers pass `local_rank` instead of LOCAL_RANK.
+        """
         local = int(environment.get("LOCAL_RANK", local_rank))
         if local < 0:
             return cls()

@@ -80,8 +80,8 @@ def _change(trainer: Trainer, name: str, value: Any) -> None:
         strategy = getattr(trainer.args, CADENCES[name])
         if strategy != "steps":
             raise CannotChange(
-                f"{CADENCES[name]} is {str(strategy)!r}, so {name} has no effect: it needs {CADENCES[name]} steps from "
-                "the start of the run"
+                f"{CADENCES[name]} is {str(strategy)!r}, so {name} has no effect: start the run with "
+                f"{CADENCES[name]}='steps'"
             )
         setattr(trainer.args, name, value)
     else:

@@ -85,7 +85,7 @@ def resumed(
 
 
 def _before(trainer: Trainer, then: Mapping[str, Any], now: _Step) -> _Step:
-    """Returns the step size of the run that wrote the checkpoint. Hugging Face stores only the batch size."""
+    """Returns the samples per step of the run that wrote the checkpoint. Hugging Face stores only the batch size."""
     micro_batches = then.get("gradient_accumulation_steps", now.micro_batches)
     if "samples_per_step" in then:
         return _Step(then["samples_per_step"] // micro_batches, micro_batches)

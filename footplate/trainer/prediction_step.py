@@ -1,4 +1,4 @@
-"""The forward of one batch in an evaluation. A faster version is used if no method that it leaves out is overridden."""
+"""The forward of one batch in an evaluation, with a faster version if the methods that it skips are not overridden."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class TensorBoard(TensorBoardTracker):  # type: ignore[misc]
         self.init_kwargs = {"purge_step": self.resumes_at + 1} if self.resumes_at else {}
         super().start()
         self._has_configuration = bool(self.resumes_at)
-        self.resumes_at = 0  # a tracker that is opened again, for a prediction, drops no values
+        self.resumes_at = 0  # A tracker that is opened again later must not drop the values of this run.
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Writes the configuration once per run, because each call makes a new folder beside the curves."""

@@ -1,4 +1,4 @@
-"""Makes the examples of answers in openapi.json from their schemas, so that a new field has an example at once.
+"""Generates the example answers in openapi.json from their schemas, so that a new field has an example, too.
 
 `EXAMPLES` has instructive values. A field without one gets a value of its type.
 """

@@ -87,7 +87,7 @@ def _job(row: JobRow, differences: ForkOf) -> ForkedJob:
 
 
 def _warnings(accepted: Accepted, patch: Mapping[str, Any]) -> list[SpecWarning]:
-    """Returns the warnings about the new spec. Their pointers lead into the request."""
+    """Returns the warnings about the new spec. Their JSON pointers refer to the request's body."""
     warnings = [Problem(warning.pointer, warning.code, warning.detail) for warning in warnings_of(accepted)]
     located = [_in_request(warning, patch) for warning in warnings]
     return [SpecWarning(code=item.code, pointer=item.pointer, detail=item.detail) for item in located]

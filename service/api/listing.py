@@ -50,7 +50,7 @@ async def list_jobs(
         Query(description=f"Only these jobs: ids with commas, at most {MOST_IDS}.", min_length=1, max_length=5000),
     ] = None,
     forked_from: Annotated[
-        str | None, Query(description="Only jobs that start from a checkpoint of this one, by its id.", max_length=100)
+        str | None, Query(description="Only jobs that start from a checkpoint of the job with this id.", max_length=100)
     ] = None,
     include: Annotated[str | None, Query(description=_INCLUDE, max_length=100)] = None,
     sort: Annotated[Sort, Query()] = "-created",

@@ -181,7 +181,7 @@ class ManyJobs:
     def _schedule_changed(self) -> None:
         """Schedules the changed jobs to be read, if `max_hz` allows it.
 
-        This does not wait until all scheduled jobs are read, because a job with constant news always has more to read.
+        This does not wait until all scheduled jobs are read, because a job that always changes always has more.
         """
         if self._changed and time.monotonic() >= self._quiet_until:
             self._to_read |= self._changed

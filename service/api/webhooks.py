@@ -123,7 +123,7 @@ async def store_webhook(services: Services, body: NewWebhook) -> WebhookRow:
 
 
 async def _check(services: Services, url: str) -> None:
-    """Raises InvalidSpec if the URL may not be reached. Each delivery checks again, because addresses change."""
+    """Raises InvalidSpec if deliveries to the URL are forbidden. Each delivery checks again: addresses change."""
     try:
         await aim(read_url(url), Allowed.of(services.settings.webhooks_allow))
     except Refused as refused:

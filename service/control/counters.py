@@ -75,7 +75,7 @@ class Counts:
             BY: "reason",
         },
     )
-    beats: int = _counter("Heartbeats received.", "If it stands still, workers and control do not use the same Redis.")
+    beats: int = _counter("Heartbeats received.", "If it does not grow, workers and control do not use the same Redis.")
     events_stored: int = _counter("Events committed to SQL.", NOTHING)
     events_duplicate: int = _counter(
         "Events that came again and were dropped, because journals send again until they are acknowledged.",
@@ -87,22 +87,22 @@ class Counts:
     )
     events_dead: int = _counter(
         "Events and messages that could not be parsed or stored, kept in `dead_events`.",
-        "If there is any, read that table: a foreign program or a worker of another version writes to this Redis.",
+        "If it is not 0, read that table. A foreign program or a worker of another version writes to this Redis.",
     )
     events_late: int = _counter(
         "Events that arrived after the end of their job, and were dropped.", "Some arrive after every kill."
     )
     gaps_declared: int = _counter(
         "Ranges of events that are lost because a node's disk lost part of a journal.",
-        "If there is any, check that disk. The job's history has a `gap` with the numbers.",
+        "If it is not 0, check that disk. The job's history has a `gap` with the numbers.",
     )
     checkpoints_refused: int = _counter(
         "Checkpoints that were corrupt, or whose report named files of another job.",
-        "If there is any, check the artifact store's disk. The job continued from an older checkpoint.",
+        "If it is not 0, check the artifact store's disk. The job continued from an older checkpoint.",
     )
     checkpoints_stuck: int = _gauge(
         "Folders of checkpoints that no job needs, and that cannot be removed.",
-        "If there is any, control's log names the reason, often missing rights in the artifact store. Control retries.",
+        "If it is not 0, control's log names the reason, often missing rights in the artifact store. Control retries.",
     )
     stale_refused: int = _counter(
         "Heartbeats and events from a worker that does not hold the attempt any more.",
@@ -114,7 +114,7 @@ class Counts:
     )
     journals_unreadable: int = _gauge(
         "Journals that do not say which attempt they belong to, set aside on nodes as `journals/*.unreadable`.",
-        "If there is any, check that node's disk; its log names the file. The file is deleted after seven days.",
+        "If it is not 0, check that node's disk; its log names the file. The file is deleted after seven days.",
     )
     ingest_lag_ms: int = _gauge(
         "How long the oldest event in Redis has waited for SQL; 0 when none waits.",

@@ -136,11 +136,11 @@ def _incoming(event: Any, has_wild_numbers: bool) -> IncomingEvent:
     seq, kind, at, data = _seq(event), event["kind"], event["at"], event.get("data")
     rank, step, epoch = event.get("rank", 0), event.get("step"), event.get("epoch")
     if type(kind) is not str or not _KIND.fullmatch(kind):
-        raise ValueError(f"`kind` must be a short name in lower case, and is {kind!r}")
+        raise ValueError(f"`kind` must be a short name in lower case, but it is {kind!r}")
     if type(at) is not str or not _AT.fullmatch(at):
-        raise ValueError(f"`at` must be a time such as 2026-01-01T12:00:00Z, and is {at!r}")
+        raise ValueError(f"`at` must be a time such as 2026-01-01T12:00:00Z, but it is {at!r}")
     if type(rank) is not int or not 0 <= rank < 2**31:
-        raise ValueError(f"`rank` must be an integer from 0 to {2**31 - 1}, and is {rank!r}")
+        raise ValueError(f"`rank` must be an integer from 0 to {2**31 - 1}, but it is {rank!r}")
     if step is not None and (type(step) is not int or not 0 <= step <= MAX_INTEGER):
         raise ValueError(f"`step` must be an integer from 0 to {MAX_INTEGER}, and is {step!r}")
     if epoch is not None:

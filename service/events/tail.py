@@ -182,7 +182,7 @@ class JobWatch:
         return await asyncio.shield(task)
 
     async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
-        """Searches the jobs that match the filter. Jobs created since `moment` are included even if they have ended."""
+        """Returns the jobs that match the filter. Jobs created since `moment` are included even if they have ended."""
         at = now_ms()
         heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST_JOBS + 1, since=moment))
         return JobsSeen(at, heads)

@@ -100,7 +100,7 @@ class PlacementPlan:
 
 
 def place(lines: Iterable[QueueLine], nodes: Sequence[NodeCapacity]) -> PlacementPlan:
-    """Returns placements in the order of their decisions, and the reason for which the rest of each line waits."""
+    """Returns placements in the order in which they were decided, and why the other jobs of each line wait."""
     capacities = [FreeCapacity(capacity) for capacity in sorted(nodes, key=lambda capacity: capacity.node)]
     nodes_by_shape: dict[str, _SuitableNodes] = {}
     pools_with_reservation: set[str] = set()

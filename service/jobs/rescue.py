@@ -177,7 +177,7 @@ class _ActiveJob:
     def _overran_its_start(self) -> bool:
         """Returns True if the attempt has taken too long to start.
 
-        Then its supervisor hangs, because a working supervisor would have reported that the training hangs.
+        Such an attempt's supervisor hangs, because a working supervisor would have reported that the training hangs.
         """
         waited = self._elapsed(("start", self.job.id, self.job.attempt))
         return waited > self.settings.start_seconds and waited > _stall_seconds(self.job)

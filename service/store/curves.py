@@ -86,7 +86,7 @@ def bodies(conn: Connection, where: BucketRange) -> Sequence[str]:
 
 
 def nos(conn: Connection, where: BucketRange) -> Sequence[str]:
-    """Returns the event numbers of the points in each of these buckets, which are of level 1, as JSON.
+    """Returns the event numbers of the points in each of these buckets as JSON. The buckets must be of level 1.
 
     `read_nos` of service/events/curves.py decodes the JSON.
     """

@@ -66,7 +66,7 @@ class Inserts(Generic[T]):
 
 class Database:
     def __init__(self, url: str, readers: int = 4, writers: int = 4) -> None:
-        # One connection more than threads of short reads, for the thread of long reads.
+        # One connection per thread of short reads, and one for the thread of long reads.
         self._engines = Engines(url, readers=readers + 1, writers=writers)
         self.dialect = self._engines.writer.dialect.name
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()

@@ -194,8 +194,8 @@ def _rows(
     walks: list[list[JobRow]] = []
     for state in filter.walks:
         way = _way(conn, filter, state, order.field)
-        # Only ids are sorted, and whole rows are read for the page alone. Sorting FEW whole rows would take five times
-        # as long as a page may take.
+        # Only ids are sorted, and whole rows are read for the page alone. Sorting `FEW` complete rows would take five
+        # times as long as a page may take.
         query = _matching(select(jobs.c.id), filter, state, way).order_by(*order.columns(way)).limit(limit)
         if place is not None:
             query = query.where(order.beyond(place, way))

@@ -139,7 +139,7 @@ _OF_SHAPE = behind(
 
 
 def heads(conn: Connection) -> tuple[LineHead, ...]:
-    """Returns the first job of every line. Placement needs no new plan while these jobs are unchanged."""
+    """Returns the first job of every queue line. Placement needs no new plan while these jobs are unchanged."""
     return tuple(LineHead(row.shape, row.needs, QueuedRow(*row[2:])) for row in conn.execute(_HEADS))
 
 

@@ -139,7 +139,7 @@ def seen(conn: Connection, ids: Collection[JobId]) -> dict[JobId, WaitingRow]:
 
 
 def count_ready(conn: Connection, before: QueuePosition | None = None, most: int = MOST) -> dict[tuple[str, str], int]:
-    """Counts ready jobs by project and shape: those before a position, among the `most` that are tried first."""
+    """Counts the ready jobs before a position, by project and shape. Reads the first `most` jobs of the queue only."""
     if before is None:
         counted = conn.execute(_COUNTED, {"most": most})
     else:

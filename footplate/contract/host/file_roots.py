@@ -112,7 +112,7 @@ class Roots:
             if named.place not in self.hub:
                 raise DatasetError(
                     f"{name} was not downloaded before training, because no component of the spec names it",
-                    hint="name it as the path of a component in the spec",
+                    hint="give this name as the `path` of a component in the spec",
                 )
             return Path(self.hub[named.place]), named.path
         scheme, _, rest = name.partition("://")

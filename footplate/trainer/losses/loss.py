@@ -175,7 +175,7 @@ def logits_of(outputs: Any) -> Tensor:
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if logits is None and isinstance(outputs, tuple):
         raise ValueError(
-            "the model returned a tuple that does not begin with a loss: return a loss of one number first, or a dict "
+            "the model returned a tuple that does not begin with a loss: return a scalar loss first, or a dict "
             "with logits, or the logits alone"
         )
     if logits is None:

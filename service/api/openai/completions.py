@@ -96,7 +96,7 @@ class _Sampling(_Nullable):
     presence_penalty: Zero | None = None
 
 
-FunctionName = Annotated[str, pattern(r"^[a-zA-Z0-9_-]{1,64}$", "must have letters, digits, _ and - only", 64)]
+FunctionName = Annotated[str, pattern(r"^[a-zA-Z0-9_-]{1,64}$", "may contain only letters, digits, _ and -", 64)]
 
 
 class CalledFunction(Group):
@@ -257,12 +257,12 @@ def _messages(messages: Sequence[Message]) -> list[Json]:
 
 
 def _texts(value: JsonValue, field: str) -> list[str | list[int]]:
-    """Returns the texts of a request as a list. A text is a string, or a list of token numbers."""
+    """Returns the texts of a request as a list. A text is a string or a list of token ids."""
     values = value if isinstance(value, list) and not _are_tokens(value) else [value]
     for at, text in enumerate(values[: MOST_TEXTS + 1]):
         if not isinstance(text, str) and not _are_tokens(text):
             pointer = f"/{field}/{at}" if values is value else f"/{field}"
-            raise InvalidSpec([Problem(pointer, "wrong_type", "must be a text, or a list of token numbers")])
+            raise InvalidSpec([Problem(pointer, "wrong_type", "must be a string or a list of token ids")])
     if not 0 < len(values) <= MOST_TEXTS:
         detail = f"has {len(values)} texts, but must have 1 to {MOST_TEXTS}"
         raise InvalidSpec([Problem(f"/{field}", "out_of_range", detail)])
@@ -314,7 +314,7 @@ class _Form:
         return {"index": choice["index"], **content, "logprobs": self.logprobs(choice), "finish_reason": finish_reason}
 
     def calls(self, choice: Json) -> list[Json]:
-        """Returns the calls of tools in an answer, with their arguments as JSON texts."""
+        """Returns the tool calls in an answer, with their arguments as JSON strings."""
         calls = choice.get("tool_calls") or []
         return [
             {"id": f"call_{uuid7()}", "type": "function",

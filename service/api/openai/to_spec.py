@@ -129,7 +129,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class TranslatedRequest:
-    """The spec for a request, and the fields of the request that only OpenAI's answers show."""
+    """The spec for a request, and the request's fields that only appear in answers of OpenAI's routes."""
 
     document: Json
     fine_tune: Json
