@@ -5,6 +5,6 @@
 - `request.py`: one request, repeated if that is safe
 - `follow.py`: a stream of events, which continues after a lost connection
 - `files.py`: downloads
-- `waiting.py`: waits for answers, on an event loop or by blocking
+- `wire.py`: sends requests, and waits on an event loop or by blocking
 - `models.py`: the service's answers
 """

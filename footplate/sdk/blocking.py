@@ -23,8 +23,8 @@ from footplate.sdk.metrics import AsyncMetrics
 from footplate.sdk.models import Checkpoint, JobInfo
 from footplate.sdk.notebook import checkpoint_table, job_table
 from footplate.sdk.uploads import AsyncFiles
-from footplate.sdk.waiting import each, now
 from footplate.sdk.webhooks import AsyncWebhooks
+from footplate.sdk.wire import each, now
 
 A = TypeVar("A")
 B = TypeVar("B", bound="Blocking[Any]")

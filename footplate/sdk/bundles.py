@@ -14,7 +14,7 @@ from footplate.contract.bundles import MAX_BYTES, MAX_ENTRIES, MAX_UNPACKED_BYTE
 from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.models import Bundle
 from footplate.sdk.request import ApiRequest, paged, send, send_json
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 PAGE = 200
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})

@@ -16,7 +16,7 @@ from footplate.sdk.lists import Table
 from footplate.sdk.models import Checkpoint, CheckpointFile
 from footplate.sdk.notebook import checkpoint_table
 from footplate.sdk.request import ApiRequest, paged, send_json
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 
 class AsyncCheckpoints:

@@ -23,8 +23,8 @@ from footplate.sdk.notebook import plot
 from footplate.sdk.request import ApiRequest, paged, send_json, unreachable
 from footplate.sdk.settings import http_arguments
 from footplate.sdk.uploads import AsyncFiles
-from footplate.sdk.waiting import AsyncWire, BlockingWire, OnBytes, Wire
 from footplate.sdk.webhooks import AsyncWebhooks
+from footplate.sdk.wire import AsyncWire, BlockingWire, OnBytes, Wire
 
 Components = dict[str, dict[str, Component]]
 

@@ -14,7 +14,7 @@ import httpx2
 from footplate.errors import DownloadFailed, NotFound
 from footplate.sdk.models import Output
 from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, pause, refusal, send_json, unreachable
-from footplate.sdk.waiting import OpenAnswer, Wire
+from footplate.sdk.wire import OpenAnswer, Wire
 
 READ_SECONDS = 60.0
 HASHED_BYTES = 8 * 1024 * 1024

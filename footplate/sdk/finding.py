@@ -9,7 +9,7 @@ from footplate.contract.errors import did_you_mean
 from footplate.contract.ids import is_id
 from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.request import ApiRequest, paged, send_json
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 SHORTEST = 4
 """The smallest number of characters of an id that identifies a job."""

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from footplate.contract.events import Event, Kind
 from footplate.errors import FootplateError, WaitTimeout, of_answer
 from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, pause, refusal, unreachable
-from footplate.sdk.waiting import OpenAnswer, Wire
+from footplate.sdk.wire import OpenAnswer, Wire
 
 log = logging.getLogger("footplate.client")
 

@@ -34,7 +34,7 @@ from footplate.sdk.models import (
 from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
 from footplate.sdk.request import ApiRequest, paged, send, send_json
 from footplate.sdk.texts import Prompt, generated
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 if TYPE_CHECKING:
     from footplate.contract.spec import JobSpec  # not at run time: the import takes as long as that of the whole client

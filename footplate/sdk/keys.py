@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from footplate.sdk.models import Key, NewKey
 from footplate.sdk.request import ApiRequest, send, send_json
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 SCOPES = ("read", "submit")
 """The default scopes of a key."""

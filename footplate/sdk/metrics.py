@@ -9,7 +9,7 @@ from typing import Any
 from footplate.sdk.lists import Rows
 from footplate.sdk.models import Event, Line, MetricSummary, Series
 from footplate.sdk.request import ApiRequest, paged, send_json
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 PAGE = 1000
 Follow = Callable[[int], AsyncGenerator[Event, None]]

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 
 from footplate.errors import Unreachable, of_answer
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 20.0

@@ -10,7 +10,7 @@ import httpx2
 
 from footplate.errors import of_answer
 from footplate.sdk.request import ApiRequest, unreachable
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 READ_SECONDS = 600.0
 """The number of seconds to wait for the next chunk. The first chunk may wait until a node has loaded the model."""

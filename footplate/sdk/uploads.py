@@ -14,7 +14,7 @@ from footplate.errors import DownloadFailed, InvalidRequest, NotFound
 from footplate.sdk.files import Remote, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
 from footplate.sdk.request import ApiRequest, paged, send, send_json
-from footplate.sdk.waiting import OnBytes, Wire
+from footplate.sdk.wire import OnBytes, Wire
 
 CHUNK_BYTES = 256 * 1024
 PAGE = 200

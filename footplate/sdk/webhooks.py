@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from footplate.sdk.models import Delivery, NewWebhook, Webhook
 from footplate.sdk.request import ApiRequest, paged, send, send_json
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 PAGE = 200
 

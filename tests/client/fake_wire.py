@@ -12,7 +12,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 
 URL = "http://footplate.test"
 

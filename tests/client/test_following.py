@@ -8,7 +8,7 @@ import pytest
 
 from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorized, Unreachable, WaitTimeout
 from footplate.sdk.follow import EventPosition, follow
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 from tests.client.fake_wire import FakeLine, FakeWire, Socket, event, messages
 
 END = {"end": "succeeded", "last": 9}

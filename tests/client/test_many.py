@@ -7,7 +7,7 @@ import pytest
 from footplate.errors import NotFound
 from footplate.sdk.follow import follow
 from footplate.sdk.follow_many import MOST_NAMED, EventPositions
-from footplate.sdk.waiting import Wire
+from footplate.sdk.wire import Wire
 from tests.client.fake_wire import FakeLine, FakeWire, Socket, event
 
 A, B, C = ("job_" + letter * 32 for letter in "abc")
