@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import report
 
 SERVER = (
-    "post", "latency", "shapes", "drain", "ingest", "scale", "readers", "footprint", "away", "upload", "growth",
+    "post", "latency", "shapes", "drain", "ingest", "scale", "readers", "footprint", "outage", "upload", "growth",
     "serving", "dashboard",
 )  # fmt: skip
 TRAINER = ("loop",)

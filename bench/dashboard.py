@@ -30,7 +30,7 @@ from sqlalchemy import Connection, insert, literal, select
 from bench import report
 from bench.post import cpu_seconds, serve
 from bench.readers import SimulatedNode
-from bench.whole import beside
+from bench.system import beside
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from service.events.curves import Column, Curve, bucket_rows

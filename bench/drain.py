@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 from bench import report
-from bench.whole import submit, system, until_state
+from bench.system import submit, system, until_state
 
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     count = 30 if quick else 300
-    with system(folder / "drain", slots=2) as whole:
-        client = whole.client
+    with system(folder / "drain", slots=2) as running:
+        client = running.client
         until_state(client, submit(client, max_steps=1))
         started = time.perf_counter()
         for _ in range(count):

@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx2
 
 from bench import report
-from bench.whole import submit, system, until_state
+from bench.system import submit, system, until_state
 
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     count = 10 if quick else 60
-    with system(folder / "latency") as whole:
-        client = whole.client
+    with system(folder / "latency") as running:
+        client = running.client
         for _ in range(3):
             until_state(client, submit(client, max_steps=1, logging_steps=1))
         samples = sorted(_sample(client) for _ in range(count))

@@ -13,7 +13,7 @@ from threading import Event
 import httpx2
 
 from bench import report
-from bench.whole import JSON, Whole, beside, submit, system, until_state
+from bench.system import JSON, System, beside, submit, system, until_state
 from tests.support.processes import children
 
 WORDS = [f"w{number}" for number in range(2000)]
@@ -23,15 +23,15 @@ PHASE_SECONDS = 6.0
 
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
-    with system(folder / "serving", slots=3) as whole:
+    with system(folder / "serving", slots=3) as running:
         write_model(folder / "serving", layers=2 if quick else 8)
-        first = cold(whole, train(whole.client, peft=LORA))
-        node = whole.nodes["node-1"]
+        first = cold(running, train(running.client, peft=LORA))
+        node = running.nodes["node-1"]
         node.until(lambda: "imported for later jobs" in node.output, within=120, what="it has imported transformers")
-        later = [cold(whole, train(whole.client, peft=LORA)) for _ in range(2 if quick else 7)]
-        shared = memory_of_sessions(whole, [train(whole.client, peft=LORA) for _ in range(3)])
-        apart = memory_of_sessions(whole, [train(whole.client) for _ in range(3)])
-        beside = steps_beside_serving(whole.client, train(whole.client, peft=LORA), rounds=2 if quick else 4)
+        later = [cold(running, train(running.client, peft=LORA)) for _ in range(2 if quick else 7)]
+        shared = memory_of_sessions(running, [train(running.client, peft=LORA) for _ in range(3)])
+        apart = memory_of_sessions(running, [train(running.client) for _ in range(3)])
+        beside = steps_beside_serving(running.client, train(running.client, peft=LORA), rounds=2 if quick else 4)
     return [
         report.Row("job succeeded → first token, of a node's first language model", [first[0]], "s"),
         report.Row("the same: CPU time of the session's process", [first[1]], "s"),
@@ -89,12 +89,12 @@ def asked(client: httpx2.Client, job: str, tokens: int, is_over: Event | None = 
     return first
 
 
-def cold(whole: Whole, job: str) -> tuple[float, float]:
+def cold(running: System, job: str) -> tuple[float, float]:
     """Returns the seconds from a job's success to the first token of a new session, and its process's CPU time."""
-    seconds = asked(whole.client, job, tokens=4)
-    [process] = _sessions(whole)
+    seconds = asked(running.client, job, tokens=4)
+    [process] = _sessions(running)
     stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    end_sessions(whole.client)
+    end_sessions(running.client)
     return seconds, (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -108,18 +108,18 @@ def end_sessions(client: httpx2.Client) -> None:
         time.sleep(0.05)
 
 
-def memory_of_sessions(whole: Whole, jobs: list[str]) -> float:
+def memory_of_sessions(running: System, jobs: list[str]) -> float:
     """Returns the memory in MB that sessions for these jobs take together, and ends the sessions."""
     for job in jobs:
-        asked(whole.client, job, tokens=4)
-    used = sum(map(_proportional_mb, _sessions(whole)))
-    end_sessions(whole.client)
+        asked(running.client, job, tokens=4)
+    used = sum(map(_proportional_mb, _sessions(running)))
+    end_sessions(running.client)
     return used
 
 
-def _sessions(whole: Whole) -> list[int]:
+def _sessions(running: System) -> list[int]:
     """Returns the processes that the node's warm parent has forked."""
-    [node] = whole.nodes.values()
+    [node] = running.nodes.values()
     warm = [pid for pid in children(node.pid) if b"warm_parent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return [pid for parent in warm for pid in children(parent)]
 

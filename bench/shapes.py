@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from bench import report
-from bench.whole import JSON, Whole, submit, system, until_state
+from bench.system import JSON, System, submit, system, until_state
 from tests.support.processes import until
 
 PLAIN = "one process"
@@ -25,20 +25,20 @@ CODE = "from footplate.components import toy\n\n\ndef net():\n    return toy.mlp
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     turns, losses = (3, 1) if quick else (15, 3)
     lease = {"FOOTPLATE_LEASE_SECONDS": LEASE_SECONDS, "FOOTPLATE_BEAT_SECONDS": BEAT_SECONDS}
-    with system(folder / "shapes", slots=2, nodes=2, FOOTPLATE_CODE="on", **lease) as whole:
+    with system(folder / "shapes", slots=2, nodes=2, FOOTPLATE_CODE="on", **lease) as running:
         shapes = {
             PLAIN: {},
-            "code in a bundle": {"model": "own_net:net", "code": {"bundle": _bundle(whole)}},
+            "code in a bundle": {"model": "own_net:net", "code": {"bundle": _bundle(running)}},
             "two processes": {"resources": {"processes_per_node": 2}},
             "two nodes": {"resources": {"nodes": 2}},
         }
         for spec in shapes.values():
-            _first_step(whole, spec)
+            _first_step(running, spec)
         shown: dict[str, list[float]] = {name: [] for name in shapes}
         for _ in range(turns):
             for name, spec in shapes.items():
-                shown[name].append(_first_step(whole, spec))
-        lost = [_after_a_loss(whole) for _ in range(losses)]
+                shown[name].append(_first_step(running, spec))
+        lost = [_after_a_loss(running) for _ in range(losses)]
     rows = [report.Row("warm POST → first step, one process", shown[PLAIN], "ms", "≤ 150")]
     for name in [shape for shape in shapes if shape != PLAIN]:
         rows.append(report.Row(f"warm POST → first step, {name}", shown[name], "ms"))
@@ -48,44 +48,44 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     return [*rows, report.Row(what, lost, "s")]
 
 
-def _bundle(whole: Whole) -> str:
+def _bundle(running: System) -> str:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("own_net.py", CODE)
-    answer = whole.client.post("/bundles", content=packed.getvalue(), headers={"Content-Type": "application/zip"})
+    answer = running.client.post("/bundles", content=packed.getvalue(), headers={"Content-Type": "application/zip"})
     return str(answer.raise_for_status().json()["sha256"])
 
 
-def _first_step(whole: Whole, spec: JSON) -> float:
+def _first_step(running: System, spec: JSON) -> float:
     """Returns the milliseconds to the first step. The worker's clock is ours, because both are on one machine."""
     posted = time.time()
-    job = submit(whole.client, spec, max_steps=1, logging_steps=1)
-    until_state(whole.client, job)
-    return 1000 * (_at(whole, job, attempt=1) - posted)
+    job = submit(running.client, spec, max_steps=1, logging_steps=1)
+    until_state(running.client, job)
+    return 1000 * (_at(running, job, attempt=1) - posted)
 
 
-def _after_a_loss(whole: Whole) -> float:
+def _after_a_loss(running: System) -> float:
     """Returns the seconds from the kill to the first step of the next attempt, without the lease."""
     slow: JSON = {"data": {"use": "toy/regression", "args": {"n": 4096, "seconds_per_item": 0.002}}}
-    job = submit(whole.client, slow, max_steps=400, logging_steps=1, save_steps=20, per_device_train_batch_size=8)
-    until(lambda: whole.client.get(f"/jobs/{job}/checkpoints").json()["data"], within=60, what="it has a checkpoint")
-    killed = whole.client.get(f"/jobs/{job}").json()["nodes"][0]
-    whole.nodes[killed].kill()
+    job = submit(running.client, slow, max_steps=400, logging_steps=1, save_steps=20, per_device_train_batch_size=8)
+    until(lambda: running.client.get(f"/jobs/{job}/checkpoints").json()["data"], within=60, what="it has a checkpoint")
+    killed = running.client.get(f"/jobs/{job}").json()["nodes"][0]
+    running.nodes[killed].kill()
     at = time.time()
-    until(lambda: _logged(whole, job, attempt=2), within=120, what="it trains again", every=0.2)
-    seconds = _at(whole, job, attempt=2) - at - LEASE_SECONDS
-    whole.client.post(f"/jobs/{job}/cancel").raise_for_status()
-    whole.start_node(killed)
+    until(lambda: _logged(running, job, attempt=2), within=120, what="it trains again", every=0.2)
+    seconds = _at(running, job, attempt=2) - at - LEASE_SECONDS
+    running.client.post(f"/jobs/{job}/cancel").raise_for_status()
+    running.start_node(killed)
     return seconds
 
 
-def _logged(whole: Whole, job: str, *, attempt: int) -> list[JSON]:
-    events = whole.client.get(f"/jobs/{job}/events?kinds=log&limit=1000").json()["data"]
+def _logged(running: System, job: str, *, attempt: int) -> list[JSON]:
+    events = running.client.get(f"/jobs/{job}/events?kinds=log&limit=1000").json()["data"]
     return [event for event in events if event["attempt"] == attempt]
 
 
-def _at(whole: Whole, job: str, *, attempt: int) -> float:
-    return min(datetime.fromisoformat(event["at"]).timestamp() for event in _logged(whole, job, attempt=attempt))
+def _at(running: System, job: str, *, attempt: int) -> float:
+    return min(datetime.fromisoformat(event["at"]).timestamp() for event in _logged(running, job, attempt=attempt))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from bench import clock, report
-from bench.away import Pair, Training, Window
-from bench.whole import JSON, Whole, submit, system
+from bench.outage import Pair, Training, Window
+from bench.system import JSON, System, submit, system
 from tests.support.processes import REPOSITORY, until
 from tests.support.s3_server import S3Server, s3_server
 
@@ -29,13 +29,13 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     clock.install(folder / "plugins")
     with s3_server(folder) as s3:
         more = {**s3.environment("bench"), "PYTHONPATH": f"{folder / 'plugins'}:{REPOSITORY}"}
-        with system(folder / "home", FOOTPLATE_LEASE_SECONDS=600, **more) as whole:
+        with system(folder / "home", FOOTPLATE_LEASE_SECONDS=600, **more) as running:
             job = submit(
-                whole.client, SPEC, max_steps=10_000_000, per_device_train_batch_size=64, logging_steps=1000,
+                running.client, SPEC, max_steps=10_000_000, per_device_train_batch_size=64, logging_steps=1000,
                 save_strategy="steps", save_steps=500, save_total_limit=2, save_in_background=True,
             )  # fmt: skip
-            windows = _measured(whole, s3, job, pairs, seconds)
-            sent = [row for row in _checkpoints(whole, job) if row["status"] == "committed"]
+            windows = _measured(running, s3, job, pairs, seconds)
+            sent = [row for row in _checkpoints(running, job) if row["status"] == "committed"]
     return [
         report.Row(
             "uploads meanwhile: CPU time of a step, relative to no uploads",
@@ -51,25 +51,25 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     ]
 
 
-def _measured(whole: Whole, s3: S3Server, job: str, pairs: int, seconds: float) -> list[Pair]:
-    until(lambda: _checkpoints(whole, job), within=120, what="its first checkpoint is sent")
+def _measured(running: System, s3: S3Server, job: str, pairs: int, seconds: float) -> list[Pair]:
+    until(lambda: _checkpoints(running, job), within=120, what="its first checkpoint is sent")
     windows = []
     for _ in range(pairs):
-        _until_sent(whole, job)
-        sent = _window(whole, job, seconds)
+        _until_sent(running, job)
+        sent = _window(running, job, seconds)
         with s3.away():
-            windows.append((_window(whole, job, seconds), sent))
+            windows.append((_window(running, job, seconds), sent))
     return windows
 
 
-def _until_sent(whole: Whole, job: str) -> None:
+def _until_sent(running: System, job: str) -> None:
     """Waits until all delayed checkpoints are uploaded, and one more."""
-    newest = _checkpoints(whole, job)[0]["step"]
-    until(lambda: _checkpoints(whole, job)[0]["step"] > newest, within=120, what="checkpoints are sent")
+    newest = _checkpoints(running, job)[0]["step"]
+    until(lambda: _checkpoints(running, job)[0]["step"] > newest, within=120, what="checkpoints are sent")
 
 
-def _window(whole: Whole, job: str, seconds: float) -> Window:
-    home = Path(str(whole.environment["FOOTPLATE_HOME"]))
+def _window(running: System, job: str, seconds: float) -> Window:
+    home = Path(str(running.environment["FOOTPLATE_HOME"]))
     [rows] = home.glob(f"node-1/work/*/jobs/{job}/attempts/1/{clock.FILE}")
     start = time.time_ns()
     time.sleep(seconds)
@@ -79,8 +79,8 @@ def _window(whole: Whole, job: str, seconds: float) -> Window:
     return Window.of(Training(job, rows).between(start, end))
 
 
-def _checkpoints(whole: Whole, job: str) -> list[JSON]:
-    return list(whole.client.get(f"/jobs/{job}/checkpoints").json()["data"])
+def _checkpoints(running: System, job: str) -> list[JSON]:
+    return list(running.client.get(f"/jobs/{job}/checkpoints").json()["data"])
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ def beside(work: Callable[[Event], None]) -> Iterator[None]:
 
 
 @dataclass
-class Whole:
+class System:
+    """A running service with its client, and its nodes by name."""
+
     client: httpx2.Client
     processes: Processes
     environment: Environment
@@ -53,7 +55,7 @@ class Whole:
 
 
 @contextmanager
-def system(folder: Path, *, slots: int = 1, nodes: int = 1, **settings: str | float) -> Iterator[Whole]:
+def system(folder: Path, *, slots: int = 1, nodes: int = 1, **settings: str | float) -> Iterator[System]:
     """Yields a service whose nodes take work."""
     folder.mkdir(parents=True, exist_ok=True)
     processes, redis = Processes(folder), RedisServer().start()
@@ -61,18 +63,18 @@ def system(folder: Path, *, slots: int = 1, nodes: int = 1, **settings: str | fl
         env: Environment = {"FOOTPLATE_REDIS": redis.url, "FOOTPLATE_HOME": folder, **settings}
         _, port = serve(processes, folder, f"sqlite:///{folder / 'bench.db'}", role="all", **env)
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            whole = Whole(client, processes, {**env, "FOOTPLATE_SLOTS": slots})
+            running = System(client, processes, {**env, "FOOTPLATE_SLOTS": slots})
             for number in range(1, nodes + 1):
-                whole.start_node(f"node-{number}")
-            yield whole
+                running.start_node(f"node-{number}")
+            yield running
     finally:
         processes.stop_all()
         redis.close()
 
 
 def submit(client: httpx2.Client, spec: JSON | None = None, **training: Any) -> str:
-    whole = {"model": "toy/mlp", "data": "toy/regression", "training": training, **(spec or {})}
-    answer = client.post("/jobs", json=whole)
+    body = {"model": "toy/mlp", "data": "toy/regression", "training": training, **(spec or {})}
+    answer = client.post("/jobs", json=body)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["id"])
 

@@ -21,7 +21,7 @@ import httpx2
 
 from bench import clock, report
 from bench.post import serve
-from bench.whole import JSON
+from bench.system import JSON
 from footplate.contract.layout import attempt_folder
 from tests.support.processes import REPOSITORY, Process, Processes, until
 from tests.support.redis_server import RedisServer
@@ -109,7 +109,7 @@ class _Bench:
             "FOOTPLATE_NODE_HOME": folder / "node", "FOOTPLATE_SLOTS": 1,
             "PYTHONPATH": f"{folder / 'plugins'}:{REPOSITORY}",
         }  # fmt: skip
-        _, port = serve(self.processes, folder, f"sqlite:///{folder / 'away.db'}", role="all", **env)
+        _, port = serve(self.processes, folder, f"sqlite:///{folder / 'outage.db'}", role="all", **env)
         self.url = f"http://127.0.0.1:{port}"
         self.client = httpx2.Client(base_url=self.url, timeout=30)
         self.readers: Process | None = None
