@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import json
 import logging
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -452,7 +453,7 @@ def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]
 def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns parameter groups to load: options such as the learning rate are this optimizer's, not the stored ones.
 
-    The numbers of the parameters in each group are the stored ones.
+    The stored numbers of the parameters are kept, and stored values that the optimizer computes, such as its step.
     """
     groups = stored["param_groups"]
     if len(groups) > len(optimizer.param_groups):
@@ -460,10 +461,29 @@ def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, 
         groups = [group for group in groups if group["params"]]
     if len(groups) != len(optimizer.param_groups):
         raise ValueError("the checkpoint's optimizer has other parameter groups: it belongs to another model")
+    options = _option_names(optimizer)
     return [
-        {**group, "params": stored_group["params"]}
+        {**group, **{name: value for name, value in stored_group.items() if name not in options}}
         for group, stored_group in zip(optimizer.param_groups, groups, strict=True)
     ]
+
+
+def _option_names(optimizer: Optimizer) -> set[str]:
+    """Returns the keys of a parameter group that are options of the optimizer, and not values that it computes.
+
+    Schedule-free optimizers and Prodigy, for example, store their number of steps in each group. Options are the
+    arguments of the constructors of the optimizer's class and its base classes.
+    """
+    constructors = [vars(base)["__init__"] for base in type(optimizer).__mro__ if "__init__" in vars(base)]
+    names = {name for constructor in constructors for name in _arguments_of(constructor)}
+    return (names | {"lr", "initial_lr"}) - {"params"}
+
+
+def _arguments_of(function: Any) -> Sequence[str]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()  # written in C
 
 
 class StoredRng:

@@ -50,6 +50,20 @@ def test_a_run_resumed_twice_in_one_epoch_is_bit_identical(tmp_path: Path, undis
     assert after.weights == undisturbed.weights
 
 
+@pytest.mark.parametrize("evaluations", [{}, {"evaluate": True, "eval_strategy": "steps", "eval_steps": 2}])
+def test_an_optimizer_that_counts_its_steps_in_its_groups_resumes_bit_identically(
+    tmp_path: Path, evaluations: dict[str, Any]
+) -> None:
+    free = {"optim": "schedule_free_adamw", "lr_scheduler_type": "constant", "warmup_steps": 6, **evaluations}
+    undisturbed = run(tmp_path / "undisturbed", steps=8, **free)
+    run(tmp_path, steps=8, stop_at=4, **free)
+
+    after = run(tmp_path, steps=8, resume=True, **free)
+
+    assert after.losses == undisturbed.losses[4:]
+    assert (after.weights, after.optimizer) == (undisturbed.weights, undisturbed.optimizer)
+
+
 def test_a_run_with_persistent_loader_workers_resumes_bit_identically(tmp_path: Path, undisturbed: Fingerprint) -> None:
     stay = {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3}
     run(tmp_path, steps=STEPS, stop_at=13, **stay)
