@@ -163,7 +163,7 @@ class Job:
         saved = self._committed(step, write)
         self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
         if self._peers.is_main:
-            files.rotate(self.folder, self.args.save_total_limit, {saved.path, *self._emit.relied_on()})
+            files.rotate(self.folder, self.args.save_total_limit, saved, self._emit.relied_on())
         self._latest, self._has_looked = LoopCheckpoint(saved.path, step), True
         return self._latest
 

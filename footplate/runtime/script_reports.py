@@ -275,7 +275,7 @@ class ScriptReports:
         self._newest_of_stages[self._stage.number] = kept.path
         if peers.is_main and kept.path != source:
             spared = {*self._newest_of_stages.values(), *self._emit.relied_on()}
-            checkpoints.rotate(self._order.files.folder, args.save_total_limit, spared)
+            checkpoints.rotate(self._order.files.folder, args.save_total_limit, kept, spared)
 
     def saved_by_accelerate(self, source: Path, step: int) -> None:
         """Copies a folder that `Accelerator.save_state` has written, because the script may write its files again."""

@@ -128,12 +128,12 @@ def sweep(parent: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
+def rotate(parent: Path, limit: int | None, saved: Checkpoint, protect: set[Path]) -> None:
     """Deletes the oldest checkpoints until `limit` remain. Those in `protect` count, but are never deleted."""
     if limit is None:
         return
-    remaining = [path for _, path in _numbered(parent)]
-    protected = {path.resolve() for path in protect}
+    remaining = _oldest_first(parent, saved.step)
+    protected = {path.resolve() for path in (saved.path, *protect)}
     for path in list(remaining):
         if len(remaining) <= limit:
             return
@@ -143,12 +143,20 @@ def rotate(parent: Path, limit: int | None, protect: set[Path]) -> None:
             reached(Moment.AFTER_CHECKPOINT_ROTATED)
 
 
-def keep(parent: Path, newest: int, protect: set[Path]) -> None:
+def keep(parent: Path, newest: int, saved: Checkpoint, protect: set[Path]) -> None:
     """Deletes all checkpoints except for the newest `newest` and the protected ones."""
-    spare = {path.resolve() for path in protect}
-    for _, path in _numbered(parent)[:-newest]:
+    spare = {path.resolve() for path in (saved.path, *protect)}
+    for path in _oldest_first(parent, saved.step)[:-newest]:
         if path.resolve() not in spare:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _oldest_first(parent: Path, step: int) -> list[Path]:
+    """Returns the checkpoints below `parent`, if the newest one is that of `step`.
+
+    A run counts its steps upwards, so a checkpoint of a later step belongs to an earlier run in the same folder.
+    """
+    return [path for _, path in sorted(_numbered(parent), key=lambda numbered: (numbered[0] <= step, numbered[0]))]
 
 
 def _synced(path: Path) -> dict[str, Any]:

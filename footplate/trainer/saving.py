@@ -246,16 +246,16 @@ def _record_existing_best(trainer: Trainer) -> None:
 def delete_old_checkpoints(trainer: Trainer, saved: files.Checkpoint) -> files.Checkpoint:
     """Deletes old checkpoints as `save_total_limit`, `keep_last` and `keep_best` say. Those in use are kept."""
     args, parent = trainer.args, saved.path.parent
-    protect = {saved.path, *trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
+    protect = {*trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
     if trainer.state.best_model_checkpoint is not None:
         protect.add(Path(trainer.state.best_model_checkpoint))
     if args.keep_last is None and args.keep_best is None:
-        files.rotate(parent, args.save_total_limit, protect)
+        files.rotate(parent, args.save_total_limit, saved, protect)
         return saved
     protect |= {parent / f"checkpoint-{step}" for step in best_steps(trainer, parent)[: args.keep_best or 0]}
     newest = args.keep_last or args.save_total_limit
     if newest is not None:
-        files.keep(parent, newest, protect)
+        files.keep(parent, newest, saved, protect)
     return saved
 
 

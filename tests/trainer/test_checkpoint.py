@@ -248,6 +248,17 @@ def test_save_total_limit_deletes_the_oldest_and_keeps_the_best(tmp_path: Path) 
     assert digest(best.state_dict()) == digest(trainer.model.state_dict())
 
 
+@pytest.mark.parametrize("limit", [{"save_total_limit": 2}, {"keep_last": 2}])
+def test_a_new_run_in_the_folder_of_a_longer_one_keeps_its_own_checkpoints(
+    tmp_path: Path, limit: dict[str, Any]
+) -> None:
+    a_trainer(tmp_path, max_steps=12, save_steps=4).train()
+
+    a_trainer(tmp_path, max_steps=6, save_steps=2, **limit).train()
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "checkpoint-6"]
+
+
 @contextmanager
 def a_disk_that_takes_files_up_to(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

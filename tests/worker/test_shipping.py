@@ -220,7 +220,8 @@ def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, sto
         assert first.shipping.hold_checkpoints(events) == []
         until(lambda: first.hears("store_away"), within=20, what="it is said that the store is away")
         assert [message["kind"] for message in first.told] == ["note"]
-        files.rotate(first.files.folder, 1, set())
+        newest = files.Checkpoint(first.files.folder / "checkpoint-30", 30, bytes=0, manifest_sha256="")
+        files.rotate(first.files.folder, 1, newest, set())
         events[2]["data"]["deleted"] = [events[0]["data"]["path"]]
 
     report = [event for event in first.settled() if event["kind"] == "checkpoint"]
