@@ -40,7 +40,8 @@ def compute_loss(
     """Returns loss and outputs, and stores whether the loss is already a share of the accumulation window's loss."""
     own = trainer._footplate
     loss, outputs, own.loss_is_scaled = loss_of(trainer, model, inputs, num_items)
-    if own.strategy.loss_factor != 1 and _is_scaled(trainer, num_items) and torch.is_grad_enabled():
+    is_divided = own.loss_is_scaled and num_items is not None
+    if own.strategy.loss_factor != 1 and is_divided and torch.is_grad_enabled():
         loss = loss * own.strategy.loss_factor
     return loss, outputs
 

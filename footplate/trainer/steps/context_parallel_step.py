@@ -44,9 +44,9 @@ class ContextParallelStep(SharedStep):
             # The losses of a group's pieces must add up, but gradients are averaged. This factor makes up for that.
             loss = loss * strategy.context_parallel
             forced = trainer.loss_is_scaled_for_ga
-            if (items is not None) if forced is None else forced:
+            if items is not None:
                 loss = loss * strategy.loss_factor
-            else:
+            if not ((items is not None) if forced is None else forced):
                 loss = loss / trainer.current_gradient_accumulation_steps
             strategy.backward(loss)
         return loss.detach()

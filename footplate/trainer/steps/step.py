@@ -130,9 +130,9 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
     def run_among_others(batch: Any, items: Tensor | int | None) -> Tensor:
         loss, outputs, scaled = loss_of(trainer, model, to_device(batch), items, reads_only_loss=True)
         del outputs  # Large logits would stay in memory until the end of backward.
-        if scaled if forced is None else forced:
+        if scaled and items is not None:
             loss = loss * factor
-        else:
+        if not (scaled if forced is None else forced):
             loss = loss / trainer.current_gradient_accumulation_steps
         backward(loss)
         return loss.detach()

@@ -20,6 +20,9 @@ DDP: dict[str, dict[str, Any]] = {
     "defaults": {"run": "process_group_options"},
     "uneven": {"run": "trained", "name": "uneven", **scenarios.UNEVEN},
     "means": {"run": "trained", "name": "means", "text": True, "ignore": 1, "means": True},
+    "loss of the script": {"run": "scaled_by_the_script", **scenarios.UNCOUNTED},
+    "scaled by the script": {"run": "scaled_by_the_script", **scenarios.SAID_SCALED},
+    "not scaled by the script": {"run": "scaled_by_the_script", **scenarios.SAID_NOT_SCALED},
     "averaged by each": {
         "run": "trained", "name": "each", "text": True, "ignore": 1, "average_tokens_across_devices": False},
     "named": {"run": "trained", "name": "named", "named": True},

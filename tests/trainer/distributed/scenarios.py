@@ -43,6 +43,26 @@ def trained(folder: Path, **values: Any) -> dict[str, Any]:
     return _results_of(trainer, events, trainer.train(resume_from_checkpoint=values.get("resume", False)))
 
 
+def scaled_by_the_script(folder: Path, *, is_scaled: bool | None, counts: bool = True, **values: Any) -> dict[str, Any]:
+    """Trains with a loss that the script says is scaled, or is not. Without `counts`, labels are not counted."""
+
+    class Scaled(Trainer):
+        loss_is_scaled_for_ga = is_scaled
+
+    class Uncounted(Scaled):
+        def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> None:
+            return None
+
+    def mean_loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs["logits"], labels)
+
+    options = {} if counts else {"compute_loss_func": mean_loss}
+    return trained(folder, kind=Scaled if counts else Uncounted, options=options, **values)
+
+
+UNCOUNTED: dict[str, Any] = {"name": "uncounted", "is_scaled": None, "counts": False}
+SAID_SCALED: dict[str, Any] = {"name": "said-scaled", "is_scaled": True}
+SAID_NOT_SCALED: dict[str, Any] = {"name": "said-not-scaled", "is_scaled": False, "text": True, "ignore": 1}
 UNEVEN = {"samples": 91, "accelerator_config": {"even_batches": False}}
 """The last round has 8 + 3 of 16: one process has three samples and no second batch, where two share them."""
 

@@ -52,6 +52,23 @@ def test_ddp_gives_the_loss_curve_of_one_process_on_the_same_global_batch(
         assert rank_run["strategy"] == "Ddp"
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("loss of the script", scenarios.UNCOUNTED),
+        ("scaled by the script", scenarios.SAID_SCALED),
+        ("not scaled by the script", scenarios.SAID_NOT_SCALED),
+    ],
+)
+def test_ddp_multiplies_a_loss_only_if_it_was_divided_by_the_items_of_all(
+    results: Results, tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    single_run = scenarios.scaled_by_the_script(tmp_path, **options)
+
+    for rank_run in results(name):
+        scenarios.assert_same_run(rank_run, single_run)
+
+
 def test_averaging_the_loss_per_process_gives_a_different_curve(results: Results) -> None:
     assert results("averaged by each")[0]["losses"] != pytest.approx(results("ddp: curve")[0]["losses"], rel=1e-5)
 
