@@ -31,10 +31,18 @@ class BestRun(NamedTuple):
 
 
 def default_compute_objective(metrics: dict[str, float]) -> float:
-    """Returns the sum of the evaluation's metrics, without times and epoch, or the loss if there are no metrics."""
+    """Returns the sum of the evaluation's metrics, or the loss if there are no metrics.
+
+    Times, counts and memory are not metrics.
+    """
     loss = metrics.get("eval_loss")
-    not_metrics = ("_runtime", "_per_second", "_preparation_time", "_loss_exact")
-    others = {k: v for k, v in metrics.items() if k not in ("eval_loss", "epoch") and not k.endswith(not_metrics)}
+    names = ("eval_loss", "epoch", "num_input_tokens_seen")
+    endings = ("_runtime", "_per_second", "_preparation_time", "_loss_exact", "_nan_batches")
+    others = {
+        name: value
+        for name, value in metrics.items()
+        if name not in names and not name.endswith(endings) and "_mem_" not in name
+    }
     if not others and loss is None:
         raise ValueError("the evaluation has neither a loss nor a metric to search by: pass compute_objective")
     return float(sum(others.values())) if others else float(loss)  # type: ignore[arg-type]

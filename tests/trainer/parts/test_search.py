@@ -204,5 +204,7 @@ def test_the_objective_is_the_loss_or_the_sum_of_metrics() -> None:
     for metrics in ({"eval_loss": 0.5, **speed}, {"eval_loss": 0.5, "eval_f1": 0.25, "eval_accuracy": 0.5, **speed}):
         assert default_compute_objective(metrics) == theirs(metrics)
     assert default_compute_objective({"eval_loss": 0.5, "eval_loss_exact": 0.6, **speed}) == 0.5
+    counts = {"eval_nan_batches": 2, "num_input_tokens_seen": 640, "eval_mem_cpu_peaked_delta": 4096}
+    assert default_compute_objective({"eval_loss": 0.5, **counts, **speed}) == 0.5
     with pytest.raises(ValueError, match="pass compute_objective"):
         default_compute_objective({"epoch": 1.0})
