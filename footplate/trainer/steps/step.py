@@ -169,14 +169,17 @@ def _call_all(counters: list[Callable[[Any], None]], batch: Any) -> None:
 
 
 def _norm_when_logged(trainer: Trainer) -> Callable[[Any, float], Tensor | None]:
-    """Returns the function that computes the gradient norm only in steps that are logged. It does not clip."""
+    """Returns the function that computes the gradient norm only in steps that are logged. It does not clip.
+
+    With a loss scale, the function runs in every step. It scales the gradients back, which callbacks may read.
+    """
     args, strategy = trainer.args, trainer._footplate.strategy
 
     def norm(parameters: Any, max_norm: float) -> Tensor | None:
         step = trainer.state.global_step + 1
         by_step = args.logging_strategy == "steps" and step % trainer.state.logging_steps == 0
         first = step == 1 and args.logging_first_step
-        if by_step or first or args.logging_strategy == "epoch":
+        if by_step or first or args.logging_strategy == "epoch" or strategy.scale is not None:
             return strategy.clip(parameters, float("inf"))
         return None
 

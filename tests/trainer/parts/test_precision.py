@@ -15,6 +15,7 @@ from transformers.integrations import neftune as theirs
 from footplate.components import toy
 from footplate.trainer.activations import checkpoint_activations, uncheckpoint_activations
 from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.model_changes import add_noise
 from footplate.trainer.precision import LossScale, autocast, compile_model, evaluating_in, precision_of, use_tf32
 from footplate.trainer.strategies.fp32_outputs import Fp32Outputs
@@ -155,6 +156,24 @@ def test_loss_scaling_does_not_change_the_steps(clip: bool) -> None:
 
     assert torch.allclose(model.weight, plain.weight)
     assert not scale.skipped
+
+
+def test_callbacks_see_gradients_without_the_loss_scale(tmp_path: Path) -> None:
+    def largest(folder: str, max_grad_norm: float) -> list[float]:
+        class Reads(TrainerCallback):
+            def on_pre_optimizer_step(self, *args: Any, model: Any = None, **kwargs: Any) -> None:
+                values.append(max(float(parameter.grad.abs().max()) for parameter in model.parameters()))
+
+        values: list[float] = []
+        args = TrainingArguments(
+            str(tmp_path / folder), fp16=True, use_cpu=True, max_steps=3, logging_steps=2, save_strategy="no",
+            max_grad_norm=max_grad_norm, disable_tqdm=True,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        Trainer(toy.mlp(), args, train_dataset=toy.regression(n=32), callbacks=[Reads()]).train()
+        return values
+
+    assert largest("without-clipping", 0.0) == largest("with-clipping", 1e9)
 
 
 def test_an_overflowing_step_is_skipped_and_the_scale_is_halved() -> None:
