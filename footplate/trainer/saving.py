@@ -270,6 +270,7 @@ def best_steps(trainer: Trainer, parent: Path) -> list[int]:
 def _progress(trainer: Trainer) -> dict[str, Any]:
     """Returns the content of each file of a checkpoint by file name, except for the model's files."""
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
+    trainer.store_flos()
     state.stateful_callbacks = _callback_states(trainer)
     arguments = {**args.to_dict(), **_run_size(trainer)}
     text_files = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}

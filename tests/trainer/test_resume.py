@@ -101,6 +101,22 @@ def test_evaluations_during_training_do_not_change_a_resumed_run(tmp_path: Path)
     assert after.rng == whole.rng
 
 
+def test_a_resumed_run_counts_the_operations_since_the_last_log(tmp_path: Path) -> None:
+    class OneEachStep(Trainer):
+        def floating_point_ops(self, inputs: Any) -> int:
+            return 1
+
+    def operations(*, resume: bool = False, stop_at: int | None = None) -> float:
+        args = TrainingArguments(str(tmp_path), max_steps=6, logging_steps=5, save_strategy="no", disable_tqdm=True)
+        callbacks = [StopAt(stop_at)] if stop_at else []
+        trainer = OneEachStep(toy.mlp(), args, train_dataset=toy.regression(n=64), callbacks=callbacks)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer.state.total_flos
+
+    assert operations(stop_at=3) == 3
+    assert operations(resume=True) == 6
+
+
 def test_a_run_may_be_resumed_with_more_steps_and_new_intervals(tmp_path: Path) -> None:
     run(tmp_path, steps=10, save_strategy="steps", save_steps=5)
 
