@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.collator_generators import CollatorGenerators
@@ -66,6 +66,8 @@ def make_loader(
         "in_order": args.dataloader_in_order,
         "generator": PrivateGenerator(),
     }
+    if sampler is None and not isinstance(dataset, IterableDataset) and has_length(dataset):
+        sampler = SequentialSampler(dataset)
     if isinstance(dataset, IterableDataset) or sampler is None:
         if shard.world > 1:
             dataset = StreamShard(dataset, shard, batch_size)

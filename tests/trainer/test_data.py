@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
 
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
@@ -114,6 +114,22 @@ def test_batches_equal_those_of_torchs_own_loader_iterator(data: list[int]) -> N
     loader: Any = make_loader(data, TrainingArguments("out"), torch.tensor, 4, EpochSampler(data, seed=1))
 
     assert [batch.tolist() for batch in opened(loader)] == [batch.tolist() for batch in iter(loader)]
+
+
+def test_data_without_a_sampler_is_shared_by_processes_in_its_own_order() -> None:
+    class Endless(Dataset[int]):  # its iteration does not end, because no index raises IndexError
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> int:
+            return index % 10
+
+    loaders: list[Any] = [
+        make_loader(Endless(), TrainingArguments("out"), torch.tensor, 4, None, DataShard(rank, 2)) for rank in (0, 1)
+    ]
+
+    assert [len(loader) for loader in loaders] == [2, 2]
+    assert [[batch.tolist() for batch in loader] for loader in loaders] == [[[0, 1, 2, 3], [8, 9]], [[4, 5, 6, 7]]]
 
 
 def test_a_loader_that_overrides_iter_is_read_by_its_own_iterator() -> None:
