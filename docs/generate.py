@@ -345,6 +345,11 @@ DIFFERENCES = (
         "`PrinterCallback` writes plain lines. `disable_tqdm=False` brings the bar back.",
         "A bar fills a log file with control characters.",
     ),
+    (
+        "With `group_by_length`, `predict` returns predictions in the order of batches of similar length.",
+        "It returns them in the order of the data.",
+        "Scripts join predictions with the rows of the data.",
+    ),
 )
 
 

@@ -322,11 +322,13 @@ class Trainer:
         return loading.get_eval_dataloader(self, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Returns a loader in the order of the data, because scripts join predictions with the rows of the data."""
+        is_own = "_get_eval_sampler" in self._footplate.overrides
         return self._get_dataloader(
             dataset=test_dataset,
             description="test",
             batch_size=self.args.eval_batch_size,
-            sampler_fn=self._get_eval_sampler,
+            sampler_fn=self._get_eval_sampler if is_own else loading.in_order,
         )
 
     def _get_dataloader(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from torch import nn
 
 from footplate.components import toy
 from footplate.contract.errors import UnknownComponent
@@ -47,6 +48,27 @@ def test_predictions_are_kept_only_for_compute_metrics(tmp_path: Path) -> None:
 
     assert output.predictions is None
     assert "eval_accuracy" in output.metrics
+
+
+def test_predictions_have_the_order_of_the_data_if_training_groups_by_length(tmp_path: Path) -> None:
+    def joined(samples: list[dict[str, Any]]) -> dict[str, Any]:
+        longest = max(len(sample["input_ids"]) for sample in samples)
+        ids = [sample["input_ids"] + [0] * (longest - len(sample["input_ids"])) for sample in samples]
+        return {"input_ids": torch.tensor(ids), "labels": torch.tensor([sample["labels"] for sample in samples])}
+
+    args = TrainingArguments(str(tmp_path), train_sampling_strategy="group_by_length", per_device_eval_batch_size=2)
+    trainer = Trainer(FirstWord(), args, data_collator=joined)
+
+    output = trainer.predict([{"input_ids": [n] * (1 + n % 4), "labels": n} for n in range(9)])
+
+    assert output.predictions.argmax(-1).tolist() == list(range(9))
+
+
+class FirstWord(nn.Module):
+    """Predicts the first word of each sample."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return nn.functional.one_hot(input_ids[:, 0], 9).float()
 
 
 def test_predict_accepts_data_without_labels(tmp_path: Path) -> None:
