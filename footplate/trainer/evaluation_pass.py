@@ -17,6 +17,7 @@ from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.metrics.sums import Metric, Sums
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import BatchResult, prediction_step
+from footplate.trainer.samplers import Batches
 from footplate.trainer.seeds import rng_state, set_rng_state
 from footplate.trainer.state import EvalLoopOutput, EvalPrediction, watched_metric
 from footplate.trainer.strategies.peers import PaddingBatch
@@ -43,7 +44,7 @@ def run(
     """
     strategy = trainer._footplate.strategy
     model = strategy.prepare_for_evaluation(trainer.model)
-    results = _Results(trainer, _rows_of_a_batch(trainer, loader), loss_only=loss_only, keeps=keep, by_batch=by_batch)
+    results = _Results(trainer, loader, loss_only=loss_only, keeps=keep, by_batch=by_batch)
     step = prediction_step(trainer, model, loss_only=results.are_losses_only, ignore_keys=ignore_keys)
     trainer.callback_handler.eval_dataloader = loader
     # Model and optimizer stay in eval mode afterwards, as in Hugging Face's Trainer, until the next training step.
@@ -77,10 +78,12 @@ _NO_EXTRA = (None, None, None)
 class _Results:
     """Collects the results of an evaluation's batches: losses, metrics, and predictions if they are kept."""
 
-    def __init__(self, trainer: Trainer, rows: int, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
+    def __init__(self, trainer: Trainer, loader: Any, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
         args = trainer.args
         self.trainer, self.keeps, self.by_batch = trainer, keeps, by_batch
-        self.rows, self.entries_per_row = rows, 1
+        sampler = getattr(loader, "batch_sampler", None)
+        self.sampler = sampler if isinstance(sampler, Batches) and sampler.can_start_within else None
+        self.batches_read, self.rows, self.entries_per_row = 0, _rows_of_a_batch(trainer, loader), 1
         self.metrics = (
             []
             if loss_only
@@ -122,9 +125,13 @@ class _Results:
     def _rows_of(self, batch: Any) -> int:
         """Returns the number of dataset rows in a batch.
 
-        A collator may make several entries of each row. DPO's, for example, makes a chosen and a rejected answer.
+        Our own loaders know the number. For other data, the entries of a full batch show it. A collator may make
+        several entries of each row: DPO's, for example, makes a chosen and a rejected answer.
         """
         rows = self.rows
+        if self.sampler is not None:
+            self.batches_read += 1
+            return self.sampler.samples_in(self.batches_read - 1)
         entries = batch_length(batch, rows)
         if entries > rows and entries % rows == 0:
             self.entries_per_row = entries // rows

@@ -213,6 +213,11 @@ class Batches(Sampler[list[int]]):
         """Returns True if a batch may begin at any sample. It may not if the sampler itself forms the batches."""
         return not isinstance(self.sampler, BatchRebalanceSampler)
 
+    def samples_in(self, number: int) -> int:
+        """Returns the number of samples in this process's batch `number` of a whole epoch."""
+        first = (number * self.shard.world + self.shard.rank) * self.batch_size
+        return max(0, min(self.batch_size, len(self.sampler) - first))
+
     def rounds_from(self, sample: int) -> int:
         """Returns the number of rounds, with one batch per process each, from this sample to the end of the epoch."""
         return self._rounds(max(0, len(self.sampler) - sample))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from footplate.components import toy
@@ -15,6 +16,7 @@ from footplate.contract.errors import UnknownComponent
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.trainer import Trainer
+from tests.trainer.sides import arguments, common, gpt, on_both, sentences
 
 
 def a_trainer(folder: Path, model: Any = None, **options: Any) -> Trainer:
@@ -69,6 +71,18 @@ class FirstWord(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         return nn.functional.one_hot(input_ids[:, 0], 9).float()
+
+
+def test_an_evaluation_of_batches_without_padding_weights_them_by_their_samples(tmp_path: Path) -> None:
+    def script(side: Any, folder: Path) -> Any:
+        rows = [{"input_ids": sentence} for sentence in sentences(7)]
+        collator = transformers.DataCollatorWithFlattening()
+        trainer = side.Trainer(gpt(), arguments(side, folder), eval_dataset=rows, data_collator=collator)
+        return trainer, trainer.evaluate()
+
+    ours, theirs = on_both(tmp_path, script)
+
+    assert common(ours.returned) == common(theirs.returned)
 
 
 def test_predict_accepts_data_without_labels(tmp_path: Path) -> None:
