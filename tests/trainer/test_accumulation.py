@@ -108,6 +108,42 @@ def test_accumulation_and_a_split_of_the_batch_for_memory_give_the_same_loss(tmp
     assert step(tmp_path, "masked language model", 4, auto_find_batch_size=True)[0] == pytest.approx(loss, rel=1e-5)
 
 
+class TokenMeans(nn.Module):
+    """Returns its own mean over tokens, and runs out of memory with more samples than `most`."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.words, self.head = most, nn.Embedding(40, 8), nn.Linear(8, 5)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        if len(input_ids) > self.most:
+            raise MemoryError
+        logits = self.head(self.words(input_ids))
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+
+def test_a_batch_split_for_memory_weights_a_mean_over_tokens_by_its_tokens(tmp_path: Path) -> None:
+    def of_at_most(most: int) -> tuple[float, dict[str, Tensor]]:
+        transformers.set_seed(7)
+        words = torch.randint(40, (8, 6))
+        ignored = torch.arange(6) < torch.tensor([0, 5, 3, 6, 1, 6, 2, 4]).unsqueeze(-1)
+        labels = (words % 5).masked_fill(ignored, -100)
+        seen, data = Gradients(), [{"input_ids": words[n], "labels": labels[n]} for n in range(8)]
+        values = {"gradient_accumulation_steps": 2, "max_steps": 1, "max_grad_norm": 0, "warmup_steps": 0}
+        args = arguments(footplate, tmp_path, auto_find_batch_size=True, **values)
+        trainer = footplate.Trainer(TokenMeans(most), args, train_dataset=data, callbacks=[seen])
+        trainer.train()
+        return trainer.state.log_history[0]["loss"], seen.found
+
+    loss, gradients = of_at_most(4)
+
+    for most in (2, 1):
+        again, others = of_at_most(most)
+        assert again == pytest.approx(loss, rel=1e-5)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(others[name], gradient, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("fits", [{}, {"auto_find_batch_size": True}], ids=["plain", "cut to fit"])
 def test_sync_gradients_is_true_only_in_the_last_micro_batch(tmp_path: Path, fits: dict[str, Any]) -> None:
     """Libraries read `accelerator.sync_gradients` in their losses, GRPO's adaptive entropy for one."""

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from footplate.trainer.batch_errors import shapes_of
-from footplate.trainer.data import batch_length
+from footplate.trainer.data import batch_length, count_items
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.steps.step import Step
 
@@ -21,7 +21,7 @@ log = logging.getLogger("footplate.trainer")
 class FittingStep(Step):
     """Splits micro-batches until they fit into memory, and repeats the step with the same samples.
 
-    The loss of each slice is weighted by its share of the samples, so that the loss curve does not change.
+    The loss of each slice is weighted by its share of the labels, so that the loss curve does not change.
     """
 
     slices = 1
@@ -60,16 +60,37 @@ class FittingStep(Step):
 
     def _accumulate_slices(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
-        slices = [(sliced, batch) for batch in window for sliced in cut(batch, self.slices)]
-        for number, (sliced, batch) in enumerate(slices, start=1):
+        slices = [item for batch in window for item in self._with_shares(batch)]
+        for number, (sliced, share) in enumerate(slices, start=1):
             self.gradient_state.sync_gradients = number == len(slices)
             # `training_step` divides a mean loss by the number of accumulation steps. A slice needs a larger number.
-            share = batch_length(sliced) / batch_length(batch)
             trainer.current_gradient_accumulation_steps = len(window) if share == 1 else len(window) / share
             self.tally.add(self.micro_step(sliced, items))
             self.count(sliced)
             if number < len(slices):
                 trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
+
+    def _with_shares(self, batch: Any) -> list[tuple[Any, float]]:
+        """Returns the slices of a batch, each with its share of the batch's labels.
+
+        A slice in which all labels are ignored is left out, because its mean loss would be 0 / 0. Without labels for
+        each token, the share is that of the samples.
+        """
+        if self.slices == 1:
+            return [(batch, 1.0)]
+        slices = cut(batch, self.slices)
+        counts = [_labels_in(part, shifts=self.trainer._loss_shifts_labels) for part in slices]
+        if not any(counts):
+            counts = [batch_length(part) for part in slices]
+        return [(part, count / sum(counts)) for part, count in zip(slices, counts, strict=True) if count]
+
+
+def _labels_in(batch: Any, *, shifts: bool) -> int:
+    """Returns the number of labels that are not ignored, or 0 if the batch has no labels for each token."""
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if not isinstance(labels, Tensor) or labels.dim() < 2 or labels.is_floating_point():
+        return 0
+    return int(count_items([batch], labels.device, shifts=shifts) or 0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
