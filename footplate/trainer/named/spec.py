@@ -105,7 +105,8 @@ def make_schedule(spec: NamedOptimizer, optimizer: Optimizer, num_training_steps
     if callable(spec.schedule):
         schedule = spec.schedule(optimizer, **length_of(spec, num_training_steps), **spec.schedule_args)
     elif name in set(SchedulerType):
-        args, steps = dict(spec.schedule_args), num_training_steps // spec.every
+        args, length = dict(spec.schedule_args), length_of(spec, num_training_steps)
+        steps = length.get("num_training_steps", num_training_steps // spec.every)
         schedule = schedules.get_scheduler(name, optimizer, args.pop("num_warmup_steps", 0), steps, args)
     else:
         kind = getattr(lr_scheduler, name, None)
@@ -120,7 +121,10 @@ def make_schedule(spec: NamedOptimizer, optimizer: Optimizer, num_training_steps
 
 def length_of(spec: NamedOptimizer, num_training_steps: int) -> dict[str, int]:
     """Returns the schedule's `num_training_steps` if its function takes one and the arguments do not set it."""
-    takes: Mapping[str, Any] = inspect.signature(spec.schedule).parameters if callable(spec.schedule) else {}
+    function = spec.schedule
+    if not callable(function) and function in set(SchedulerType):
+        function = schedules.TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(function)]
+    takes: Mapping[str, Any] = inspect.signature(function).parameters if callable(function) else {}
     if "num_training_steps" not in takes or "num_training_steps" in spec.schedule_args:
         return {}
     if spec.per == "epoch":

@@ -271,6 +271,7 @@ def test_parameters_in_none_or_several_optimizers_are_refused(specs: list[NamedO
     [
         ({"schedule": "StepLr", "schedule_args": {}}, "no schedule named 'StepLr'"),
         ({"schedule": "greedy", "schedule_args": {}}, "follows a metric"),
+        ({"schedule": "cosine", "schedule_args": {}, "per": "epoch"}, "give num_training_steps, in epochs"),
         ({"every": 0}, "every 0 steps"),
         ({"per": "batch"}, "per 'batch'"),
     ],
