@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from footplate.contract.errors import NotAvailableYet, did_you_mean
 from footplate.trainer.internals import Search
+from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.names import HPSearchBackend
 
 if TYPE_CHECKING:
@@ -78,10 +79,12 @@ def hyperparameter_search(
         hp_name,
         _values(trainer.args),
     )
+    smoother_before = trainer.label_smoother
     try:
         study.optimize(partial(_objective_of, trainer), n_trials=n_trials, **options)
     finally:
         vars(trainer.args).update(search.before)
+        trainer.label_smoother = smoother_before
         trainer._train_batch_size = trainer.args.train_batch_size
         own.search = own.trial = None
     if several:
@@ -135,6 +138,8 @@ def set_up_trial(trainer: Trainer, trial: Any) -> None:
     trial_args = type(trainer.args)(**{**search.before, **values, "output_dir": str(folder)})
     vars(trainer.args).update(_values(trial_args))
     trainer._train_batch_size = trainer.args.train_batch_size
+    if "label_smoothing_factor" in values:
+        trainer.label_smoother = label_smoother(trainer.args.label_smoothing_factor, trainer.model)
     log.info("trial %s: %s", trial.number, trial.params)
 
 

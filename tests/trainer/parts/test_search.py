@@ -108,6 +108,27 @@ def test_every_trial_starts_from_the_original_arguments(tmp_path: Path) -> None:
     assert trainer.args.output_dir == str(tmp_path)
 
 
+def test_a_trial_trains_with_its_label_smoothing(tmp_path: Path) -> None:
+    data = toy.classification(n=32)
+    args = arguments(TrainingArguments, tmp_path)
+    trainer = Trainer(args=args, model_init=toy.mlp, train_dataset=data, eval_dataset=data)
+    before = trainer.label_smoother
+    losses: list[float] = []
+
+    def factor(trial: Any) -> dict[str, Any]:
+        value = 0.5 * trial.number
+        return {"label_smoothing_factor": trial.suggest_float("label_smoothing_factor", value, value)}
+
+    def loss(metrics: dict[str, float]) -> float:
+        losses.append(metrics["eval_loss"])
+        return losses[-1]
+
+    trainer.hyperparameter_search(factor, loss, n_trials=2)
+
+    assert losses[0] != losses[2]
+    assert trainer.label_smoother is before
+
+
 def test_each_trial_has_a_folder_with_the_name_of_the_trial(tmp_path: Path) -> None:
     trainer = a_trainer(tmp_path, save_strategy="steps", save_steps=3)
     trainer.hyperparameter_search(space, n_trials=2, sampler=sampler())
