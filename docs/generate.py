@@ -346,6 +346,11 @@ DIFFERENCES = (
         "A bar fills a log file with control characters.",
     ),
     (
+        "A run of a schedule-free optimizer ends with the weights of its last step, unless it is evaluated there.",
+        "It ends with the averaged weights.",
+        "These are the result of training. A later evaluation would average the weights of a loaded best model again.",
+    ),
+    (
         "With `group_by_length`, `predict` returns predictions in the order of batches of similar length.",
         "It returns them in the order of the data.",
         "Scripts join predictions with the rows of the data.",

@@ -246,6 +246,10 @@ def _finish(trainer: Trainer, plan: StepPlan) -> TrainOutput:
     trainer.log(figures)
     if own.background.is_under_way:
         saving.finish_save(trainer)
+    if hasattr(trainer.optimizer, "eval"):
+        # Schedule-free optimizers put their averaged weights into the model. If they did so after the best model is
+        # loaded, its weights would be averaged with those of the last step.
+        trainer.optimizer.eval()
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
         trainer._load_best_model()
     trainer._finish_current_push()

@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset
 from footplate.components import toy
 from footplate.contract.errors import DatasetError
 from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.testing import StopAt, digest
 from footplate.trainer.trainer import Trainer, set_seed
 
 
@@ -60,6 +61,24 @@ def test_an_empty_training_set_is_refused(tmp_path: Path) -> None:
 def test_a_dataset_without_any_column_that_forward_accepts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"forward takes .*x.* only: pixels"):
         a_trainer(tmp_path, [{"pixels": torch.zeros(8)}] * 8).train()
+
+
+@pytest.mark.parametrize("loads_best", [True, False])
+def test_a_run_of_a_schedule_free_optimizer_ends_with_averaged_weights(tmp_path: Path, loads_best: bool) -> None:
+    """A later evaluation must not average the weights again, because these may be those of the best model."""
+    often: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
+    args = TrainingArguments(
+        str(tmp_path), max_steps=12, optim="schedule_free_adamw", learning_rate=0.05, lr_scheduler_type="constant",
+        load_best_model_at_end=loads_best, disable_tqdm=True, **often,
+    )  # fmt: skip
+    data = toy.classification(n=64)
+    trainer = Trainer(toy.mlp(), args, train_dataset=data, eval_dataset=data, callbacks=[StopAt(7)])
+    trainer.train()
+    weights = digest(trainer.model.state_dict())
+
+    trainer.evaluate()
+
+    assert digest(trainer.model.state_dict()) == weights
 
 
 def test_a_second_call_of_train_continues_from_the_weights(tmp_path: Path) -> None:
