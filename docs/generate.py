@@ -346,6 +346,26 @@ DIFFERENCES = (
         "A bar fills a log file with control characters.",
     ),
     (
+        "A stream's last window of an epoch, if it is smaller, is not a step. Its gradients are added to those of the next step.",
+        "It is a step.",
+        "Each step then has the gradients of its own samples.",
+    ),
+    (
+        "`dataloader_drop_last` has no effect on a stream.",
+        "It drops the last batch if it is smaller.",
+        "An argument that is accepted has an effect.",
+    ),
+    (
+        "A resume takes the learning rate from the checkpoint.",
+        "It takes it from the arguments, and the position in the schedule from the checkpoint. A schedule of the script is restored whole.",
+        "A changed argument has an effect.",
+    ),
+    (
+        "An evaluation in several processes fills the last round with repeated samples, and these count in the loss.",
+        "No sample is repeated.",
+        "The loss equals that of one process.",
+    ),
+    (
         "A run of a schedule-free optimizer ends with the weights of its last step, unless it is evaluated there.",
         "It ends with the averaged weights.",
         "These are the result of training. A later evaluation would average the weights of a loaded best model again.",
