@@ -21,7 +21,10 @@ VERSION = Table("alembic_version", MetaData(), Column("version_num", String(32),
 
 
 def migrate(url: str) -> None:
-    """Creates the tables in an empty database, or upgrades an older version. Running it twice is harmless."""
+    """Creates the tables in an empty database, or upgrades an older version. Running it twice is harmless.
+
+    An upgrade is one transaction: if it fails or is interrupted, the database keeps its older version.
+    """
     current = _create_if_empty(url)
     if current not in versions():
         usable = ", ".join(versions())
@@ -30,7 +33,8 @@ def migrate(url: str) -> None:
         # Imported here, because a service that only checks its schema starts faster without Alembic.
         from alembic import command
 
-        command.upgrade(_config(url), "head")
+        with database_errors():
+            command.upgrade(_config(url), "head")
 
 
 def _create_if_empty(url: str) -> str:

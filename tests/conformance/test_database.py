@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, insert, text
+from sqlalchemy.exc import DBAPIError
 
 from footplate.contract.errors import Conflict, SettingsError, Unavailable
 from footplate.contract.messages import Command
@@ -286,6 +287,20 @@ def test_an_older_database_is_migrated_and_keeps_jobs_and_commands(database_url:
     assert kept_job == replace(job, failed_attempts=2, failed_without_checkpoint=1)
     assert kept_commands == [command]
     assert drift == []
+
+
+def test_a_migration_that_fails_changes_nothing_and_can_be_repeated(database_url: str) -> None:
+    migrate(database_url)
+    change(database_url, *VERSION_18, "CREATE TABLE uploads (in_the_way INTEGER)")
+
+    with pytest.raises((Unavailable, DBAPIError), match="uploads"):
+        migrate(database_url)
+    change(database_url, "DROP TABLE uploads")
+    migrate(database_url)
+
+    database = Database(database_url)
+    assert database.read_now(schema_is_current)
+    database.close()
 
 
 @pytest.mark.parametrize(
