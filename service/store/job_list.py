@@ -7,8 +7,6 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from heapq import merge
-from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select, text, tuple_
@@ -190,8 +188,8 @@ def _is_sane(value: str | int) -> bool:
 def _rows(
     conn: Connection, filter: JobFilter, order: _Order, place: tuple[Any, str] | None, limit: int
 ) -> list[JobRow]:
-    """Reads the jobs of each requested state by an index and merges them. With IN, the database would sort all."""
-    walks: list[list[JobRow]] = []
+    """Reads the jobs of each requested state by an index, and sorts them. With IN, the database would sort all."""
+    ids: list[str] = []
     for state in filter.walks:
         way = _way(conn, filter, state, order.field)
         # Only ids are sorted, and whole rows are read for the page alone. Sorting `FEW` complete rows would take five
@@ -199,10 +197,13 @@ def _rows(
         query = _matching(select(jobs.c.id), filter, state, way).order_by(*order.columns(way)).limit(limit)
         if place is not None:
             query = query.where(order.beyond(place, way))
-        ids = [row.id for row in conn.execute(query)]
-        rows = {row.id: to_row(row) for row in conn.execute(_BY_IDS, {"ids": ids})} if ids else {}
-        walks.append([rows[job_id] for job_id in ids])
-    return list(islice(merge(*walks, key=order.key, reverse=order.descending), limit))
+        ids += conn.execute(query).scalars()
+    if len(filter.walks) > 1:
+        # The database sorts the jobs of several states, because PostgreSQL compares names as its locale does.
+        some = select(jobs.c.id).where(jobs.c.id.in_(ids))
+        ids = list(conn.execute(some.order_by(*order.columns(IndexChoice.FEW)).limit(limit)).scalars())
+    rows = {row.id: to_row(row) for row in conn.execute(_BY_IDS, {"ids": ids})} if ids else {}
+    return [rows[job_id] for job_id in ids]
 
 
 def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> IndexChoice:

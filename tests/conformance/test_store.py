@@ -22,11 +22,12 @@ from footplate.contract.messages import PROTOCOL, Gpu
 from service.jobs.amend import amend
 from service.jobs.delete import delete
 from service.jobs.prune import DAY_MS, prune
-from service.store import attempts, checkpoints, events, job_list, jobs, nodes
+from service.store import attempts, checkpoints, events, job_list, jobs, migrate, nodes
 from service.store.database import Database
 from service.store.job_list import JobFilter, Sort
 from tests.conformance.acting import Stage
 from tests.support.many_jobs import copy_job
+from tests.support.postgres import PostgresServer
 from tests.support.system import bring_to_schema
 
 
@@ -126,6 +127,25 @@ def test_the_pages_of_every_order_make_the_whole_list(stage: Stage) -> None:
         assert _listed(stage, limit, sort) == expected, (sort, limit)
         assert _listed(stage, limit, sort, states=both) == expected
         assert _listed(stage, limit, sort, states=both[:1]) == [job for job in expected if job in made[::2]]
+
+
+@pytest.mark.postgres
+def test_pages_by_name_have_each_job_once_in_a_database_with_a_locale(postgres_server: PostgresServer) -> None:
+    """Compared by the numbers of characters, `D` comes before `a` and `é` after `f`. A locale sorts otherwise."""
+    english = "LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+    with postgres_server.database(template="template0", options=english) as url:
+        migrate(url)
+        db = Database(url)
+        stage = Stage(db)
+        made = {name: stage.submit(name=name) for name in ("a", "B", "c", "D", "é", "f", "_x", "10", "9")}
+        for name in ("a", "B", "é", "9"):
+            stage.cancel(made[name])
+
+        for sort in ("name", "-name"):
+            whole_list = _listed(stage, 100, sort)
+            assert _listed(stage, 2, sort, states=(JobState.CANCELLED, JobState.QUEUED)) == whole_list
+            assert sorted(whole_list) == sorted(made.values())
+        db.close()
 
 
 def test_filters_narrow_the_list(stage: Stage) -> None:

@@ -79,11 +79,11 @@ class PostgresServer:
         self._end(signal.SIGQUIT)
 
     @contextmanager
-    def database(self, *, template: str = "template1") -> Iterator[str]:
+    def database(self, *, template: str = "template1", options: str = "") -> Iterator[str]:
         """The URL of a fresh copy of `template`, dropped at the end whoever is still connected."""
         self._made += 1
         name = f"test_{self._made}"
-        self.run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        self.run(f"CREATE DATABASE {name} TEMPLATE {template} {options}")
         try:
             yield self.url(name)
         finally:
