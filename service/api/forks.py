@@ -20,10 +20,9 @@ from footplate.contract.spec_parts import CheckpointName, Mode
 from footplate.contract.warnings import warnings_of
 from service.api import views
 from service.api.documented import documented_body
-from service.api.jobs import IDEMPOTENCY_KEY, accept_for, created, idempotency, write_job
+from service.api.jobs import IDEMPOTENCY_KEY, accept_for, created, idempotency, replayed, write_job
 from service.deps import LARGE, JobPath, StrictRoute, in_thread_if_large, job_id, model_of, read_body, services_of
 from service.jobs.fork import forked, note_of, patched, source
-from service.jobs.submit import replay
 from service.store.rows import JobRow
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -59,11 +58,9 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
     fork = await model_of(raw, Fork)
     # The idempotency key stands for the body and the job's id, because the same body may be sent to fork another job.
     body = f"fork {forked_id}\n".encode() + raw
-    if (use := idempotency(request, body)) is not None:
-        # A repeated request is answered before all checks, because its checkpoint may have been deleted meanwhile.
-        before = await services.db.read(partial(replay, project=services.project, use=use))
-        if before is not None:
-            return created(before, services, response, 202, views.job(before.job))
+    use = idempotency(request, body)
+    if use is not None and (before := await replayed(services, use, services.project)) is not None:
+        return created(before, services, response, 202, views.job(before.job))
     try:
         start, was_set = await services.db.read(
             partial(source, project=services.project, job_id=forked_id, wanted=fork.checkpoint)

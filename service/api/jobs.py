@@ -33,7 +33,7 @@ from service.deps import JobPath, Services, StrictRoute, in_thread_if_large, job
 from service.jobs.amend import amend
 from service.jobs.delete import delete
 from service.jobs.remove_folders import delete_folder
-from service.jobs.submit import IdempotencyUse, Submission, Submitted
+from service.jobs.submit import IdempotencyUse, Submission, Submitted, replay
 from service.store import attempts, jobs
 from service.store.rows import JobRow
 from service.store.times import now_ms
@@ -87,9 +87,27 @@ async def create_job(request: Request, response: Response) -> Job | Response:
     """Stores the job and its first event in one transaction. Works without Redis, too."""
     services = services_of(request)
     raw = await read_body(request)
-    accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, read_json(raw)))
-    submitted = await write_job(request, services, accepted, idempotency(request, raw))
+    use = idempotency(request, raw)
+    body = await in_thread_if_large(len(raw), lambda: read_json(raw))
+    if use is not None and (before := await replayed(services, use, _project_of(services, body))) is not None:
+        return created(before, services, response, 201, views.job(before.job))
+    accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, body))
+    submitted = await write_job(request, services, accepted, use)
     return created(submitted, services, response, 201, views.job(submitted.job))
+
+
+async def replayed(services: Services, use: IdempotencyUse, project: str) -> Submitted | None:
+    """Returns the stored result of an earlier request with the same key and body, or None.
+
+    Routes answer a repeated request before all checks, because its file or checkpoint may have been deleted since.
+    """
+    return await services.db.read(partial(replay, project=project, use=use))
+
+
+def _project_of(services: Services, body: object) -> str:
+    """Returns the project for which a body submits a job, or the request's project if the caller may not do so."""
+    named = body.get("project") if isinstance(body, dict) else None
+    return named if isinstance(named, str) and services.caller.may_submit_to(named) else services.project
 
 
 async def write_job(

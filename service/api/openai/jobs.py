@@ -20,7 +20,7 @@ from footplate.contract.ids import is_id
 from service import base_models
 from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
-from service.api.jobs import JSON, accept_for, idempotency, write_job
+from service.api.jobs import JSON, accept_for, idempotency, replayed, write_job
 from service.api.openai import from_job
 from service.api.openai.models import FineTuningJob, JobCheckpoint, JobEvent, NewFineTuningJob, Page
 from service.api.openai.names import ModelName, read_model_name
@@ -40,6 +40,7 @@ from service.deps import (
     read_body,
     services_of,
 )
+from service.jobs.submit import Submitted
 from service.store import checkpoints, events, jobs
 from service.store.job_list import JobFilter, newest_trainings
 from service.store.rows import JobRow
@@ -63,12 +64,14 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     """Checks the files line by line, and submits a job that trains on them."""
     services = services_of(request)
     raw = await read_body(request)
+    use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
+    if use is not None and (before := await replayed(services, use, services.project)) is not None:
+        return _answered(before)
     body = await model_of(raw, NewFineTuningJob)
     base = await _base(services, body.model)
     train = await _file(services, body.training_file, "training_file")
     valid = None if body.validation_file is None else await _file(services, body.validation_file, "validation_file")
     translated = translate(body, base, train, valid)
-    use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
     try:
         accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, translated.document))
         if translated.bundle is not None:
@@ -77,6 +80,10 @@ async def create_job(request: Request) -> FineTuningJob | Any:
         submitted = await write_job(request, services, accepted, use, fine_tune=json.dumps(translated.fine_tune))
     except InvalidSpec as invalid:
         raise InvalidSpec(in_the_request(invalid.problems, body)) from invalid
+    return _answered(submitted)
+
+
+def _answered(submitted: Submitted) -> FineTuningJob | Response:
     if submitted.replayed and submitted.response:
         return Response(submitted.response, 200, {"Idempotency-Replayed": "true"}, JSON)
     return _shown(submitted.job)

@@ -39,6 +39,18 @@ async def test_the_same_idempotency_key_and_body_make_one_job(both: Api) -> None
     assert (await both.client.get("/jobs")).json()["total_estimate"] == 1
 
 
+async def test_a_repeated_post_is_answered_although_its_file_was_deleted_since(both: Api) -> None:
+    file = (await both.client.post("/files?name=rows.jsonl", content=b'{"x": 1}\n')).json()["id"]
+    spec, headers = {**SPEC, "data": file}, {"Idempotency-Key": "once"}
+    first = await both.client.post("/jobs", json=spec, headers=headers)
+    await both.client.post(first.headers["Location"] + "/cancel")
+    assert (await both.client.delete(f"/files/{file}")).status_code == 204
+
+    again = await both.client.post("/jobs", json=spec, headers=headers)
+
+    assert (again.status_code, again.text, again.headers["Idempotency-Replayed"]) == (201, first.text, "true")
+
+
 async def test_a_malformed_idempotency_key_is_refused(api: Api) -> None:
     for key in ("", "x" * 256, "tab\there"):
         refused = await api.client.post("/jobs", json=SPEC, headers={"Idempotency-Key": key})

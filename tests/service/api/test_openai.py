@@ -290,6 +290,10 @@ async def test_a_job_request_repeated_with_its_idempotency_key_makes_one_job(cli
 
     assert first == again
     assert len([job async for job in client.fine_tuning.jobs.list()]) == 1
+    await client.fine_tuning.jobs.cancel(first.id)
+    await client.files.delete(first.training_file)
+    late = await client.fine_tuning.jobs.create(model=BASE, training_file=first.training_file, extra_headers=once)
+    assert late == first
 
 
 async def test_errors_have_the_format_that_openais_sdk_reads(api: Api, client: AsyncOpenAI) -> None:
