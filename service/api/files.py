@@ -130,12 +130,20 @@ async def store_file(
             upload,
             lambda put: services.db.write(partial(FILES.keep, row=row, put=put)),
         )
-    if kept.report is None or (tokenizer is not None and kept.report != row.report):
+    if _says_more(report, kept.report, has_tokens=tokenizer is not None):
         await services.db.write(partial(set_report, row=row))
         kept = replace(kept, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
     if is_new:
         audit.info("file %s (%s) of project %s stored by %s", file, name, services.project, services.caller.by)
     return kept, is_new
+
+
+def _says_more(report: dict[str, Any], stored: str | None, *, has_tokens: bool) -> bool:
+    """Returns True if a new report of a file's rows must replace the stored one."""
+    old = None if stored is None else json.loads(stored)
+    if old is None or old["is_complete"] != report["is_complete"]:
+        return old is None or bool(report["is_complete"])
+    return has_tokens or bool(report["rows"] > old["rows"])
 
 
 async def _named(

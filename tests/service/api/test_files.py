@@ -118,6 +118,24 @@ async def test_tokens_are_counted_with_a_tokenizer_of_the_nodes_for_stored_files
         assert is_problem(refused, 422, "invalid_query")
 
 
+async def test_rows_that_could_not_be_checked_are_checked_when_the_file_is_uploaded_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = row_reports.KILLED_AFTER_SECONDS
+    monkeypatch.setattr(row_reports, "KILLED_AFTER_SECONDS", 0.0)
+    unchecked = (await post(api)).json()
+    monkeypatch.setattr(row_reports, "KILLED_AFTER_SECONDS", 40 * limit)
+    monkeypatch.setattr(row_reports, "WAITED_SECONDS", 40 * limit)
+
+    checked = (await post(api)).json()
+
+    assert (unchecked["rows"], unchecked["report"]["is_complete"]) == (0, False)
+    assert (checked["rows"], checked["report"]["is_complete"]) == (2, True)
+    assert (await api.client.get(f"/files/{ID}")).json() == checked
+    monkeypatch.setattr(row_reports, "KILLED_AFTER_SECONDS", 0.0)
+    assert (await post(api)).json() == checked
+
+
 async def test_a_check_of_rows_that_hangs_or_dies_is_named_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
