@@ -30,6 +30,8 @@ from service.store.rows import NO_NEEDS, AttemptRow, EventRow, JobRow, loads
 from service.store.times import text_of
 from service.store.webhooks import StateChange
 
+MOST_STEPS = 2**63 - 1
+"""The greatest number of steps that SQL can store."""
 ATTEMPT = 1
 """A run elsewhere has one attempt, because this service cannot start another one."""
 
@@ -126,13 +128,18 @@ def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
 def _progress_of(job: JobRow, news: Report) -> ProgressData:
     """Returns the progress after a report. Without any number of steps, a step is one percent."""
     before = _progress(job)
-    follows = round(100 * news.step / news.percent) if news.step and news.percent else None
+    follows = _steps(100 * news.step / news.percent) if news.step and news.percent else None
     max_steps = news.max_steps or follows or before.get("max_steps") or 100
     step = before.get("step", 0) if news.step is None else news.step
     if news.is_last or (news.step is None and news.percent is not None):
-        step = round(max_steps * (news.percent or 0) / 100)
+        step = _steps(max_steps * (news.percent or 0) / 100)
     epoch = before.get("epoch", 0.0) if news.epoch is None else news.epoch
     return ProgressData(step=step, max_steps=max_steps, epoch=epoch, eta_s=news.eta_s)
+
+
+def _steps(number: float) -> int:
+    """Returns a number of steps that was computed from a percentage, which may be tiny, or the greatest number."""
+    return round(min(number, MOST_STEPS))
 
 
 def _progress(job: JobRow) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -142,11 +143,11 @@ def event(row: EventRow, owner: JobRow) -> JobEvent:
 
 
 def numbers(metrics: Json) -> dict[str, float]:
-    """Returns the metrics that are numbers. A metric that OpenAI has, too, gets OpenAI's name."""
+    """Returns the metrics that are numbers of 64 bits. A metric that OpenAI has, too, gets OpenAI's name."""
     renamed = {
         _METRICS.get(name, name): float(value)
         for name, value in metrics.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
     return renamed | {full: renamed[name] for name, full in _FULL.items() if name in renamed}
 

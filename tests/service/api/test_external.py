@@ -35,7 +35,7 @@ def train(folder: Path) -> None:
     Trainer(Line(), arguments, train_dataset=rows, eval_dataset=rows[:2]).train()
 
 
-async def told(api: Api, percent: int, run: str = "nightly", eta: int | None = None, **metrics: Any) -> Any:
+async def told(api: Api, percent: float, run: str = "nightly", eta: int | None = None, **metrics: Any) -> Any:
     status: dict[str, Any] = {"progressPercentage": percent, "lastUpdatedTime": "2026-01-01T00:00:00+00:00"}
     if eta is not None:
         status["estimatedRemainingSeconds"] = eta
@@ -95,6 +95,18 @@ async def test_the_number_of_steps_follows_from_the_percentage_if_it_is_not_repo
     job = await told(api, 40, current_step=400)
 
     assert (job["progress"]["step"], job["progress"]["max_steps"]) == (400, 1000)
+
+
+@pytest.mark.parametrize(
+    ("percent", "steps"),
+    [(1e-320, {"current_step": 5}), (1e-10, {"current_step": 2**62}), (100, {"total_steps": 2**63 - 1})],
+)
+async def test_a_number_of_steps_beyond_64_bits_becomes_the_greatest_one(
+    api: Api, percent: float, steps: dict[str, int]
+) -> None:
+    job = await told(api, percent, **steps)
+
+    assert job["progress"]["max_steps"] == 2**63 - 1
 
 
 async def test_an_external_run_refuses_all_actions_but_delete(api: Api) -> None:

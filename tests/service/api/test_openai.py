@@ -296,6 +296,17 @@ async def test_a_job_request_repeated_with_its_idempotency_key_makes_one_job(cli
     assert late == first
 
 
+async def test_a_metric_that_is_too_large_for_a_float_is_left_out(api: Api, client: AsyncOpenAI) -> None:
+    job = await api.submit()
+    await api.append(job, {"loss": 0.5, "huge": 10**400})
+
+    (metrics, _) = (await client.fine_tuning.jobs.list_events(job)).data
+    results = await client.files.content(f"results-{job}")
+
+    assert metrics.data == {"train_loss": 0.5, "step": None, "total_steps": None}
+    assert results.text.splitlines()[1:] == ["0,0.5,,,"]
+
+
 async def test_errors_have_the_format_that_openais_sdk_reads(api: Api, client: AsyncOpenAI) -> None:
     with pytest.raises(openai.AuthenticationError) as no_key:
         await client_of(api, "wrong").models.list()
