@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 from footplate.contract.fields import DURATION, Group, Many, Slug, Text, Whole
 
 DAY = 86400.0
+TimeLimit = Annotated[float, Field(gt=0, le=366 * DAY), DURATION]
 
 
 class Single(Group):
@@ -70,7 +71,7 @@ class Resources(Group):
     strategy: Strategy = Single()
     """The way in which the processes share the work. The name alone takes the strategy's defaults. Several processes
     use "ddp" unless the spec names another."""
-    time_limit: Annotated[float, Field(gt=0, le=366 * DAY), DURATION] | None = None
+    time_limit: TimeLimit | None = None
     """The longest running time over all attempts. A job that reaches the limit fails with the reason `time_limit`, and
     can be resumed. null means no limit. At most 366 days."""
     stall_limit: Annotated[float, Field(gt=0, le=7 * DAY), DURATION] = 600.0

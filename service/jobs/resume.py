@@ -19,6 +19,7 @@ from footplate.contract.events import Kind
 from footplate.contract.fields import Group, Slug, Whole
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Action, Desired, JobState, Reason
+from footplate.contract.machine import TimeLimit
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import CheckpointName
 from service.jobs.installed import problems_missing_everywhere
@@ -48,7 +49,7 @@ class Resume(Group):
     """A higher limit of steps."""
     num_train_epochs: Annotated[float, Field(gt=0)] | None = None
     """A higher limit of epochs."""
-    time_limit: float | str | None = None
+    time_limit: TimeLimit | None = None
     """A higher time limit, in seconds or as "4h"."""
 
 

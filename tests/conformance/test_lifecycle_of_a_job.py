@@ -273,7 +273,7 @@ def test_a_repeated_resume_is_accepted_unless_its_changes_differ(stage: Stage) -
     with pytest.raises(Conflict, match="priority, max_steps"):
         stage.resume(job, Resume(priority=9, max_steps=78))
     with pytest.raises(InvalidSpec):
-        stage.resume(job, Resume(time_limit="4 moons"))
+        stage.resume(job, Resume(resources={"time_limit": "4 moons"}))
     assert stage.job(job) == first
 
 

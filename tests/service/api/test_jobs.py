@@ -156,6 +156,27 @@ async def test_resume_may_raise_limits(both: Api) -> None:
     assert (await both.client.get(f"/jobs/{job}/spec")).json()["training"]["max_steps"] == 20
 
 
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"time_limit": True}, "/time_limit"),
+        ({"time_limit": "4 moons"}, "/time_limit"),
+        ({"time_limit": 0}, "/time_limit"),
+        ({"pool": "a b"}, "/pool"),
+        ({"resources": {"pool": "a b"}}, "/resources/pool"),
+    ],
+)
+async def test_a_refused_resume_points_at_the_field_of_its_request(
+    api: Api, changes: dict[str, Any], pointer: str
+) -> None:
+    job = await api.submit()
+    await api.client.post(f"/jobs/{job}/pause")
+
+    refused = await api.client.post(f"/jobs/{job}/resume", json=changes)
+
+    assert [error["pointer"] for error in refused.json()["errors"]] == [pointer]
+
+
 async def test_only_a_job_that_has_ended_can_be_deleted_and_its_files_go_with_it(both: Api) -> None:
     job = await both.submit()
     folder = both.services.settings.artifacts_path / "jobs" / job / "attempts" / "1"
