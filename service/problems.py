@@ -6,6 +6,7 @@ An unexpected failure shows no details.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from math import ceil
@@ -31,6 +32,8 @@ from footplate.contract.errors import (
     did_you_mean,
 )
 from service.redaction import without_keys
+
+log = logging.getLogger("footplate.api")
 
 MEDIA_TYPE = "application/problem+json"
 REQUEST_ID = "footplate.request_id"
@@ -237,6 +240,10 @@ def install(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, FootplateError)
+        if isinstance(error, Unavailable):
+            # %r escapes line breaks in the path, which could forge lines of the log.
+            what = request.method, request.scope["path"], error.status, error.message, request.scope[REQUEST_ID]
+            log.warning("%s %r got %d: %s, request_id=%s", *what)
         return of_error(request.scope, error)
 
     async def framework(request: Request, error: Exception) -> Response:

@@ -49,7 +49,9 @@ async def api(serve: Serve, sqlite_url: str, tmp_path: Path) -> Api:
 def client_of(api: Api, key: str = KEY) -> AsyncOpenAI:
     # The default client reads the machine's certificates, which takes longer than a test.
     http = openai.DefaultAsyncHttpxClient(verify=False)
-    return AsyncOpenAI(base_url=f"{api.url}/v1", api_key=key, max_retries=0, http_client=http)
+    # The client repeats a request after a 503, as users' clients do by default. The service answers 503 if its database
+    # fails for some seconds, which happens on a machine with many times more work than cores.
+    return AsyncOpenAI(base_url=f"{api.url}/v1", api_key=key, http_client=http)
 
 
 @pytest.fixture

@@ -100,7 +100,9 @@ async def test_details_of_an_unexpected_error_are_only_in_the_log_with_the_reque
     assert "RuntimeError: a secret of ours" in caplog.text
 
 
-async def test_an_unreachable_database_is_a_503_with_retry_after(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_database_is_a_503_with_retry_after(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def away(*given: object, **named: object) -> None:
         raise Unavailable("the database cannot serve this right now")
 
@@ -109,6 +111,8 @@ async def test_an_unreachable_database_is_a_503_with_retry_after(api: Api, monke
     refused = await api.client.post("/jobs", json=SPEC)
 
     assert is_problem(refused, 503, "unavailable")
+    why = f"the database cannot serve this right now, request_id={refused.headers['x-request-id']}"
+    assert [line for line in caplog.messages if line.endswith(why)] == [f"POST '/jobs' got 503: {why}"]
     assert int(refused.headers["retry-after"]) > 0
     not_ready = await api.client.get("/readyz")
     assert (not_ready.status_code, not_ready.json()["status"]) == (503, "unavailable")
