@@ -28,7 +28,7 @@ from service.api.downloads import ANSWERS, TAR, Archive, attachment, download, i
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, read_model, services_of
 from service.jobs import pins
-from service.jobs.checkpoints import drop, look, pin, require_committed, unpin
+from service.jobs.checkpoints import drop, look, pin, remove_links, require_committed, unpin
 from service.jobs.manifest import opened, sealed
 from service.store import checkpoints, jobs
 from service.store.checkpoints import GONE
@@ -184,32 +184,36 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
 async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Checkpoint:
     services, owner = services_of(request), job_id(job)
     body = await read_model(request, Pinning)
-    row = await _row(services, owner, checkpoint)
-    row = await (_pin if body.pinned else _unpin)(services, row)
+    row = await (_pin if body.pinned else _unpin)(services, owner, checkpoint)
     services.changed(owner)
     word = "pinned" if body.pinned else "unpinned"
     audit.info("checkpoint %s of job %s %s by %s", row.id, owner, word, services.caller.by)
     return views.checkpoint(row)
 
 
-async def _pin(services: Services, row: CheckpointRow) -> CheckpointRow:
+async def _pin(services: Services, job: JobId, checkpoint: str) -> CheckpointRow:
     """Links the files into the pinned folder, and then marks the row as pinned.
 
-    A crash between the two leaves links whose row is not pinned. `prune` removes such links.
+    A crash between the two leaves links whose row is not pinned. `prune` removes such links. If another request unpins
+    the checkpoint and deletes the links in between, they are made again.
     """
-    aside = await asyncio.to_thread(pins.link_pinned, services.settings.store, require_committed(row))
-    write = partial(pin, project=services.project, job_id=row.job_id, name=row.id, aside=aside, now=now_ms())
-    return await services.db.write(partial(write, by=services.caller.by))
-
-
-async def _unpin(services: Services, row: CheckpointRow) -> CheckpointRow:
-    """Marks the row as not pinned, and then deletes the hard links in the pinned folder if they are not needed."""
     artifacts = services.settings.store
+    while not (row := require_committed(await _row(services, job, checkpoint))).is_pinned:
+        aside = await asyncio.to_thread(pins.link_pinned, artifacts, row)
+        has_links = partial(pins.has_links, artifacts, aside)
+        write = partial(pin, project=services.project, job_id=job, name=row.id, aside=aside, has_links=has_links)
+        await services.db.write(partial(write, now=now_ms(), by=services.caller.by))
+        checkpoint = row.id
+    return row
+
+
+async def _unpin(services: Services, job: JobId, checkpoint: str) -> CheckpointRow:
+    """Marks the row as not pinned, and then deletes the hard links in the pinned folder if they are not needed."""
+    artifacts, row = services.settings.store, await _row(services, job, checkpoint)
     back = await asyncio.to_thread(pins.path_before_pin, artifacts, row)
-    write = partial(unpin, project=services.project, job_id=row.job_id, name=row.id, back=back, now=now_ms())
+    write = partial(unpin, project=services.project, job_id=job, name=row.id, back=back, now=now_ms())
     unpinned = await services.db.write(partial(write, by=services.caller.by))
-    if not unpinned.is_pinned and not unpinned.is_in_pinned_folder:
-        await asyncio.to_thread(pins.remove, artifacts, unpinned)
+    await services.db.write(partial(remove_links, row=unpinned, remove=partial(pins.remove, artifacts)))
     return unpinned
 
 

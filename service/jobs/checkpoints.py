@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -99,19 +99,20 @@ def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: Chec
 
 
 def pin(
-    conn: Connection, project: str, job_id: JobId, name: str, aside: str, now: int, *, by: str | None = None
-) -> CheckpointRow:
+    conn: Connection, project: str, job_id: JobId, name: str, aside: str, has_links: Callable[[], bool], now: int, *,
+    by: str | None = None,
+) -> None:  # fmt: skip
     """Pins a checkpoint by changing its path to `aside`, a folder that `link_pinned` has made and no rotation deletes.
 
+    Does nothing if the folder has no links any more, because another request has unpinned the checkpoint meanwhile.
     Raises CheckpointNotThere if the checkpoint is not committed, for example because it was deleted meanwhile.
     """
     jobs.lock_for_user(conn, project, job_id)
     row = require_committed(_named(checkpoints.of_job(conn, job_id), job_id, name))
-    if row.is_pinned:
-        return row
+    if row.is_pinned or not has_links():
+        return
     checkpoints.change(conn, row.id, path=aside, pinned_from=row.path)
     _add_note(conn, row, "pinned: it stays even if the job keeps few checkpoints", by, now)
-    return replace(row, path=aside, pinned_from=row.path)
 
 
 def unpin(
@@ -130,6 +131,14 @@ def unpin(
     _add_note(conn, row, "no longer pinned: it may be deleted when newer ones are saved", by, now)
     rotate(conn, job_id)
     return next(pinned_row for pinned_row in checkpoints.of_job(conn, job_id) if pinned_row.id == row.id)
+
+
+def remove_links(conn: Connection, row: CheckpointRow, remove: Callable[[CheckpointRow], None]) -> None:
+    """Deletes the links of a checkpoint that is not pinned. The job is locked meanwhile, so no request can pin it."""
+    jobs.lock(conn, JobId(row.job_id))
+    present = checkpoints.find(conn, row.id)
+    if present is not None and not present.is_pinned and not present.is_in_pinned_folder:
+        remove(present)
 
 
 def require_committed(row: CheckpointRow) -> CheckpointRow:

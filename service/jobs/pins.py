@@ -76,6 +76,11 @@ def _link(artifacts: Path, row: CheckpointRow, sealed_file: CheckpointFile, targ
             raise CheckpointDamaged(f"checkpoint {row.id}: {sealed_file.path} was changed while it was pinned")
 
 
+def has_links(artifacts: Store, folder: str) -> bool:
+    """Returns True if a folder that `link_pinned` has returned still has its links."""
+    return isinstance(artifacts, RemoteStore) or (artifacts / folder / MANIFEST).exists()
+
+
 def path_before_pin(artifacts: Store, row: CheckpointRow) -> str | None:
     """Returns the path that a pinned checkpoint had before, if its files are still there, else None."""
     if row.pinned_from is None or row.pinned_from == row.path or isinstance(artifacts, RemoteStore):

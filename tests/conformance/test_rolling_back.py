@@ -95,7 +95,7 @@ def test_a_resume_that_would_delete_a_checkpoint_in_use_is_refused(stage: Stage)
     with pytest.raises(FootplateError) as in_use:
         stage.resume(job, Resume(checkpoint=ids[10]))
     assert (in_use.value.code, other in in_use.value.message) == ("checkpoint_in_use", True)
-    stage.write(lambda conn: pin(conn, "default", job, ids[10], "jobs/pinned", stage.now))
+    stage.write(lambda conn: pin(conn, "default", job, ids[10], "jobs/pinned", lambda: True, stage.now))
     with pytest.raises(FootplateError) as pinned:
         stage.resume(job, Resume(checkpoint=ids[5]))
     assert (pinned.value.code, ids[10] in pinned.value.message) == ("checkpoint_pinned", True)
@@ -106,7 +106,7 @@ def test_a_resume_that_would_delete_a_checkpoint_in_use_is_refused(stage: Stage)
 
 def test_a_pinned_checkpoint_can_be_resumed_from(stage: Stage) -> None:
     job, ids, _ = paused(stage, 5, 10)
-    stage.write(lambda conn: pin(conn, "default", job, ids[5], "jobs/pinned", stage.now))
+    stage.write(lambda conn: pin(conn, "default", job, ids[5], "jobs/pinned", lambda: True, stage.now))
 
     stage.resume(job, Resume(checkpoint=ids[5]))
 

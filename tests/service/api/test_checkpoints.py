@@ -323,6 +323,22 @@ async def test_an_unpinned_checkpoint_returns_to_its_original_path(api: Api, art
     assert (artifacts / _path(kept) / "manifest.json").exists()
 
 
+async def test_a_checkpoint_that_is_pinned_while_it_is_unpinned_keeps_its_files(api: Api, artifacts: Path) -> None:
+    for step in range(1, 6):
+        job = await api.submit()
+        row = await save(api, job, step)
+        address = f"/jobs/{job}/checkpoints/{row.id}"
+        await api.client.patch(address, json={"pinned": True})
+
+        wishes = (False, True, False, True, True)
+        answers = await asyncio.gather(*(api.client.patch(address, json={"pinned": wish}) for wish in wishes))
+
+        assert {answer.status_code for answer in answers} == {200}
+        checkpoint = (await api.client.get(address)).json()
+        assert (artifacts / checkpoint["path"] / "manifest.json").exists()
+        assert (await api.client.get(f"{address}/archive")).status_code == 200
+
+
 async def test_only_a_committed_checkpoint_can_be_pinned(api: Api) -> None:
     job = await api.submit()
     corrupt, gone = await save(api, job, 5, status="corrupt"), await save(api, job, 10, status="deleted")
