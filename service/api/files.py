@@ -14,6 +14,7 @@ from typing import IO, Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract import layout
@@ -103,10 +104,12 @@ async def store_file(
     pieces: AsyncIterator[bytes],
     check: Callable[[Upload], None] | None = None,
     tokenizer: str | None = None,
+    before: Callable[[Connection, FileId], None] = lambda conn, file: None,
 ) -> tuple[FileRow, bool]:
     """Stores a file with a report of its rows, and returns True if it is new.
 
     `check` runs in a thread, and may refuse the content. Without a check, the content must fit the name's suffix.
+    `before` runs first in the transaction that stores the row, and may refuse the file, too.
     """
     tokens = None if tokenizer is None else await asyncio.to_thread(_tokenizer_file, services, tokenizer)
     kind = kind_of(name)
@@ -124,11 +127,14 @@ async def store_file(
             services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by,
             report["rows"], report["bad_rows"], json.dumps({**report, "tokenizer": tokenizer}),
         )  # fmt: skip
+
+        def write(conn: Connection, put: Callable[[], None]) -> tuple[FileRow, bool]:
+            before(conn, file)
+            return FILES.keep(conn, row, put)
+
+        path = str(layout.UPLOADS / file)
         kept, is_new = await keep(
-            services.settings.store,
-            str(layout.UPLOADS / file),
-            upload,
-            lambda put: services.db.write(partial(FILES.keep, row=row, put=put)),
+            services.settings.store, path, upload, lambda put: services.db.write(partial(write, put=put))
         )
     if _says_more(report, kept.report, has_tokens=tokenizer is not None):
         await services.db.write(partial(set_report, row=row))

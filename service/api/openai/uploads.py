@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from footplate.contract import layout
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from footplate.contract.ids import UploadId, is_id, new_part_id, new_upload_id
+from footplate.contract.ids import FileId, UploadId, is_id, new_part_id, new_upload_id
 from service.api.downloads import in_threads
 from service.api.files import most_bytes, store_file, too_large
 from service.api.form import form_file
@@ -108,11 +108,25 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
             raise InvalidSpec([Problem("/md5", "other_content", detail)])
         remember(content.sha256, check_upload(content.file))
 
-    kept, _ = await store_file(services, row.name, pieces(), check)
-    file = from_job.file(kept)
-    await services.db.write(partial(uploads.end, upload=owner, status=uploads.COMPLETED, file=kept.id))
+    complete = partial(_complete, project=services.project, upload=owner)
+    try:
+        kept, _ = await store_file(
+            services, row.name, pieces(), check, before=lambda conn, file: complete(conn, file=file)
+        )
+    except NotFound:
+        # A cancel deletes the parts.
+        await services.db.read(lambda conn: _pending(conn, services.project, owner))
+        raise
     await _remove_parts(services, owner)
-    return _shown(row, status=uploads.COMPLETED, file=file)
+    return _shown(row, status=uploads.COMPLETED, file=from_job.file(kept))
+
+
+def _complete(conn: Connection, project: str, upload: UploadId, file: FileId) -> None:
+    """Ends an upload that becomes a file. Raises UploadEnded if another request has cancelled or completed it."""
+    row = uploads.get(conn, project, upload, hold=True)
+    if row.status != uploads.PENDING:
+        raise _ended(row, row.status)
+    uploads.end(conn, upload, uploads.COMPLETED, file)
 
 
 @router.post(f"{ONE}/cancel")
@@ -148,8 +162,12 @@ def _pending(conn: Connection, project: str, upload: UploadId, *, hold: bool = F
     """Returns an upload that accepts parts. Raises UploadEnded if the upload has ended or has expired."""
     row = uploads.get(conn, project, upload, hold=hold)
     if (status := _status(row)) != uploads.PENDING:
-        raise UploadEnded(f"upload {upload} is {status} and cannot be changed", hint="uploads.create() makes a new one")
+        raise _ended(row, status)
     return row
+
+
+def _ended(row: UploadRow, status: str) -> UploadEnded:
+    return UploadEnded(f"upload {row.id} is {status} and cannot be changed", hint="uploads.create() makes a new one")
 
 
 def _status(row: UploadRow) -> str:

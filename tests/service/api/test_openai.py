@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -571,6 +572,25 @@ async def test_a_training_method_that_does_not_fit_is_refused(
         await submitted(client, training_file=file, method=method)
 
     assert (refused.value.status_code, refused.value.param) == (status, param), refused.value.message
+
+
+async def test_an_upload_is_either_completed_or_cancelled(client: AsyncOpenAI) -> None:
+    for count in range(1, 6):
+        content = rows(count)
+        upload = await client.uploads.create(
+            bytes=len(content), filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
+        )
+        part = await client.uploads.parts.create(upload.id, data=content)
+
+        outcomes = await asyncio.gather(
+            client.uploads.complete(upload.id, part_ids=[part.id]),
+            client.uploads.cancel(upload.id),
+            return_exceptions=True,
+        )
+
+        assert sum(isinstance(outcome, openai.ConflictError) for outcome in outcomes) == 1
+        is_stored = len(content) in [file.bytes async for file in client.files.list()]
+        assert is_stored is isinstance(outcomes[1], openai.ConflictError)
 
 
 async def test_parts_of_an_abandoned_upload_are_removed_after_a_day(
