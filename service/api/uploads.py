@@ -60,11 +60,14 @@ class Upload:
             self._link(store / path)
 
     def _link(self, place: Path) -> None:
-        place.parent.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            os.link(self.file.name, place)
-            os.chmod(place, 0o644)
-        sync_folder(place.parent)
+        try:
+            place.parent.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                os.link(self.file.name, place)
+                os.chmod(place, 0o644)
+            sync_folder(place.parent)
+        except OSError as error:
+            raise _cannot(error) from error
 
 
 @asynccontextmanager
@@ -106,12 +109,19 @@ async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callabl
 
 
 async def remover(store: Store, path: str) -> Callable[[], None]:
-    """Returns a function that deletes a file inside a transaction. Raises CannotKeep if the bucket is unreachable."""
+    """Returns a function that deletes a file inside a transaction. Both raise CannotKeep if the store is unwritable."""
     if not isinstance(store, RemoteStore):
-        return partial((store / path).unlink, missing_ok=True)
+        return partial(_unlink, store / path)
     if (why := await asyncio.to_thread(store.trouble)) is not None:
         raise CannotKeep(f"the artifact store cannot delete files now: {why}")
     return partial(_removed, store, path)
+
+
+def _unlink(place: Path) -> None:
+    try:
+        place.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot(error) from error
 
 
 def _removed(store: RemoteStore, path: str) -> None:

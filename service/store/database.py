@@ -306,7 +306,7 @@ def database_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_unavailable(error) and not isinstance(error, Unavailable):
+        if is_unavailable(error):
             raise Unavailable(
                 f"the database cannot serve this right now: {_first_line(error)}", hint="try again in a moment"
             ) from error

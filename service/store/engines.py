@@ -122,7 +122,7 @@ _NO_SCHEMA = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
 
 def is_unavailable(error: BaseException) -> bool:
     """Returns True if the database itself fails: it is unreachable, locked, full, corrupt, or was migrated."""
-    if isinstance(error, PoolTimeout | Unavailable):
+    if isinstance(error, PoolTimeout):
         return True
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True

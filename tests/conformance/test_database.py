@@ -47,14 +47,18 @@ async def test_a_failed_write_does_not_affect_others_of_its_batch(db: Database) 
     def break_a_rule(conn: Connection) -> str:
         return keep("a")(conn)
 
+    def miss_the_artifact_store(conn: Connection) -> str:
+        keep("never")(conn)
+        raise Unavailable("the artifact store is unreachable")
+
     await db.write(keep("a"))
-    writes = [keep("b"), refuse, keep("c"), break_a_rule, keep("d")]
+    writes = [keep("b"), refuse, keep("c"), break_a_rule, keep("d"), miss_the_artifact_store, keep("e")]
     outcomes = await asyncio.gather(*(db.write(fn) for fn in writes), return_exceptions=True)
 
     assert [outcome if isinstance(outcome, str) else type(outcome).__name__ for outcome in outcomes] == [
-        "b", "Conflict", "c", "IntegrityError", "d",
+        "b", "Conflict", "c", "IntegrityError", "d", "Unavailable", "e",
     ]  # fmt: skip
-    assert kept(db) == ["a", "b", "c", "d"]
+    assert kept(db) == ["a", "b", "c", "d", "e"]
 
 
 async def test_inserts_of_one_batch_are_sent_together_and_a_wrong_one_fails_alone(db: Database) -> None:

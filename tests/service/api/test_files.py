@@ -118,6 +118,20 @@ async def test_tokens_are_counted_with_a_tokenizer_of_the_nodes_for_stored_files
         assert is_problem(refused, 422, "invalid_query")
 
 
+async def test_a_file_that_the_artifact_store_cannot_delete_stays_and_the_answer_is_503(
+    api: Api, tmp_path: Path
+) -> None:
+    await post(api)
+    content = tmp_path / "artifacts" / "files" / ID
+    content.unlink()
+    content.mkdir()
+
+    refused = await api.client.delete(f"/files/{ID}")
+
+    assert is_problem(refused, 503, "store_unwritable")
+    assert (await api.client.get(f"/files/{ID}")).status_code == 200
+
+
 async def test_rows_that_could_not_be_checked_are_checked_when_the_file_is_uploaded_again(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
