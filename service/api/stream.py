@@ -28,7 +28,7 @@ from footplate.contract.events import METRIC_KINDS, Kind
 from footplate.contract.lifecycle import JobState
 from service.api.history import After, Kinds, read_kinds
 from service.api.views import flat
-from service.deps import JobPath, Services, StrictRoute, job_id, refuse_unknown, services_of
+from service.deps import JobPath, Services, StrictRoute, job_id, refuse_nul, refuse_unknown, services_of
 from service.events.tail import Channel, Page, View
 from service.problems import InvalidQuery
 from service.server import SOCKET, Connection, close_code, close_reason, text_frame
@@ -199,7 +199,9 @@ async def serve(websocket: WebSocket, parameters: Sequence[str], opened: Opening
     services = services_of(websocket)
     await websocket.accept(subprotocol=websocket.scope.get("footplate.subprotocol"))
     try:
-        refuse_unknown([name for name, _ in websocket.query_params.multi_items()], [*parameters, "ticket", "project"])
+        items = websocket.query_params.multi_items()
+        refuse_unknown([name for name, _ in items], [*parameters, "ticket", "project"])
+        refuse_nul(items)
         async with opened(services) as reader:
             with services.meters.sockets.track_inprogress():
                 await _until_either_leaves(websocket, connection, reader, services)

@@ -24,7 +24,7 @@ from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
 from service.api.history import read_kinds
-from service.api.listing import read_states
+from service.api.listing import milliseconds, read_states
 from service.api.stream import read_number, seconds_between, serve
 from service.deps import Services, StrictRoute, job_id
 from service.events.tail import LOOK_SECONDS, MOST_JOBS, WINDOW_MS, Channel, Page, View
@@ -303,7 +303,7 @@ def _moment(text: str | None) -> int | None:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             raise ValueError
-        return round(moment.astimezone(UTC).timestamp() * 1000)
+        return milliseconds(moment.astimezone(UTC))
     except (ValueError, OverflowError):
         detail = f"{text[:40]!r} is not a time with a time zone, like 2026-01-01T12:00:00Z"
         raise InvalidQuery([Problem("/query/since", "invalid_parameter", detail)]) from None

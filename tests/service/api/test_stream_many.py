@@ -193,6 +193,11 @@ async def test_a_deleted_job_is_reported_and_the_others_continue(api: Api) -> No
     assert (again, code) == ([{"job": gone, "end": "deleted", "last": 1}], 1000)
 
 
+async def test_the_last_moment_that_a_date_can_name_is_a_since(api: Api) -> None:
+    async with api.socket("/stream?since=9999-12-31T23:59:59.9999Z") as socket:
+        assert json.loads(await socket.recv())["since"].startswith("9999-12-31T23:59:59")
+
+
 @each_case(
     ("query", "code", "says"),
     [
@@ -206,6 +211,7 @@ async def test_a_deleted_job_is_reported_and_the_others_continue(api: Api) -> No
         ("state=failed", 4400, "is a final state"),
         ("state=runing", 4400, "no state 'runing'"),
         ("tag=", 4400, "no tag"),
+        ("tag=%00", 4400, "a NUL character"),
         ("since=yesterday", 4400, "not a time"),
         ("kinds=nonsense", 4400, "no kind"),
         ("after=1", 4400, "'after'"),
