@@ -411,6 +411,6 @@ def _usage(data: Json) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
 
 
-def _packed(vector: list[float]) -> str:
-    """Returns a vector as OpenAI's base64: little-endian 32-bit floats."""
-    return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+def _packed(vector: list[float | str]) -> str:
+    """Returns a vector as OpenAI's base64, which is little-endian 32-bit floats. NaN and infinities arrive as texts."""
+    return b64encode(struct.pack(f"<{len(vector)}f", *map(float, vector))).decode()

@@ -125,6 +125,20 @@ async def test_openais_client_receives_embeddings(api: Api, node: Node, form: st
     assert answer.usage.total_tokens == 2
 
 
+async def test_vectors_of_a_model_that_has_diverged_are_packed_like_others(api: Api, node: Node) -> None:
+    job = await trained(api)
+    wanted = {"model": job, "input": "a", "encoding_format": "base64"}
+    asking = asyncio.create_task(api.client.post("/v1/embeddings", json=wanted))
+    request = await node.taken(await session_of(node, job))
+    await node.answer(request["id"], vectors=[["NaN", "-Infinity", 0.5]], prompt_tokens=1)
+
+    answer = await asking
+
+    assert answer.status_code == 200, answer.text
+    vector = struct.unpack("<3f", b64decode(answer.json()["data"][0]["embedding"]))
+    assert list(map(str, vector)) == ["nan", "-inf", "0.5"]
+
+
 async def test_openais_client_receives_a_streamed_chat(api: Api, node: Node) -> None:
     job, client = await trained(api), client_of(api)
     name = f"ft:base:default::{job.removeprefix('job_')}:ckpt-step-1"
