@@ -12,6 +12,7 @@ import mmap
 import os
 import select
 import socket
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -53,12 +54,17 @@ FIRST_RANK_ONLY = frozenset({Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.PROGRESS
 
 
 class EventSocket:
-    """The socket to the supervisor, with a queue for lines that the full socket does not take."""
+    """The socket to the supervisor, with a queue for lines that the full socket does not take.
+
+    Users' code may send notes from threads, for example from a reward function that asks a judge for many answers.
+    """
 
     def __init__(self, fd: int, rank: int = 0) -> None:
         self._is_first = rank == 0
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
+        # Reentrant, because a user's signal handler may send a note while this thread sends.
+        self._lock = threading.RLock()
         # A data loader's process shares this socket. It must not send its copy of the queued lines.
         os.register_at_fork(after_in_child=self._silence)
         self._waiting: deque[bytes] = deque()
@@ -80,18 +86,23 @@ class EventSocket:
         if not self._is_first and kind in FIRST_RANK_ONLY:
             kind, data = TICK, {}
         line = _line({"kind": str(kind), "at": now_text(), "step": step, "epoch": epoch, "data": data})
-        self.flush()
         may_be_merged = is_users or (kind not in KEPT and kind not in (Kind.NOTE, OUTCOME))
-        if self._waiting_bytes > QUEUE_BYTES and may_be_merged:
-            self._merged[kind] = self._merged.get(kind, 0) + (kind in self._newest)
-            self._newest[kind] = line
-            return
-        self._take_merged()
-        self._queue(line)
-        self.flush()
+        with self._lock:
+            self._flush()
+            if self._waiting_bytes > QUEUE_BYTES and may_be_merged:
+                self._merged[kind] = self._merged.get(kind, 0) + (kind in self._newest)
+                self._newest[kind] = line
+                return
+            self._take_merged()
+            self._queue(line)
+            self._flush()
 
     def flush(self, *, within: float = 0.0) -> None:
         """Sends what the socket accepts. Waits up to `within` seconds until all lines are sent."""
+        with self._lock:
+            self._flush(within)
+
+    def _flush(self, within: float = 0.0) -> None:
         deadline = time.monotonic() + within
         while (self._waiting or self._newest) and not self._is_silent:
             if not self._waiting:
@@ -129,6 +140,8 @@ class EventSocket:
 
     def _silence(self) -> None:
         self._is_silent = True
+        # Another thread may have held the lock at the fork, and does not exist in this process.
+        self._lock = threading.RLock()
         self._waiting.clear()
 
 

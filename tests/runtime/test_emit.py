@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,23 @@ def test_a_huge_event_is_sent_without_its_large_fields_and_marked_truncated(read
     assert event["data"]["loss"] == 1.0
     assert event["data"]["truncated"] is True
     assert "matrix" not in event["data"]
+
+
+def test_events_that_several_threads_send_arrive_whole_and_once(reader: socket.socket) -> None:
+    event_socket = EventSocket(theirs_fd[0])
+
+    def send(thread: int) -> None:
+        for number in range(2000):
+            event_socket.send("note", {"message": f"{thread}/{number}"})
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(send, range(4)))
+    event_socket.send("outcome", {})
+
+    *notes, _ = lines(reader, "outcome", event_socket)
+
+    sent = sorted(f"{thread}/{number}" for thread in range(4) for number in range(2000))
+    assert sorted(note["data"]["message"] for note in notes) == sent
 
 
 def test_sending_events_does_not_fail_if_the_reader_is_closed(reader: socket.socket) -> None:
