@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from footplate.contract.arguments import Seq2SeqTrainingArguments, stated
 from footplate.contract.arguments.libraries import TRACKERS
 from footplate.contract.errors import Problem, did_you_mean
-from footplate.contract.spec_parts import Schedule
+from footplate.contract.spec_parts import Component, Schedule
 
 if TYPE_CHECKING:
     from footplate.contract.spec import JobSpec
@@ -89,17 +89,52 @@ def stopping_problems(spec: JobSpec) -> Iterator[Problem]:
 def best_model_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields a problem if the metric that selects the best model is one that no evaluation computes.
 
-    Nothing is checked if the spec has own code, plugins or listed metrics, because these may compute any metric.
+    Nothing is checked if the spec has own code, or a metric, callback or evaluation set that may compute any metric.
     """
-    name = spec.training.metric_for_best_model
-    computes = spec.metrics or spec.compute_metrics or spec.trainer or spec.loop or spec.code
-    if not name or computes or any(callback.use not in BUILT_IN_CALLBACKS for callback in spec.callbacks):
+    name, names = spec.training.metric_for_best_model, _names_in_evaluations(spec)
+    if not name or names is None or name.removeprefix("eval_") in names:
         return
-    if not name.endswith(("loss", "loss_exact", "runtime", "per_second")):
+    if spec.metrics:
+        detail = f"metric_for_best_model is {name[:80]}, which no evaluation computes"
+        hint = did_you_mean(name.removeprefix("eval_")[:80], names) or f"use one of {', '.join(sorted(names)[:20])}"
+    else:
         detail = f"metric_for_best_model is {name[:80]}, and without metrics an evaluation computes the loss alone"
-        yield _disagree("metric_for_best_model", detail, 'use "loss", or list the metric: "metrics": ["accuracy"]')
+        hint = f'use "{min(sorted(names), key=len)}", or list the metric: "metrics": ["accuracy"]'
+    yield _disagree("metric_for_best_model", detail, hint)
 
 
+def _names_in_evaluations(spec: JobSpec) -> set[str] | None:
+    """Returns the names, without `eval_`, of all that an evaluation computes. Returns None if they are not known."""
+    sets = {path: component for path, component in spec.data.sets() if path[0] == "eval"}
+    may_be_any = spec.compute_metrics or spec.trainer or spec.loop or spec.code
+    if may_be_any or any(callback.use not in BUILT_IN_CALLBACKS for callback in spec.callbacks):
+        return None
+    if any(not component.use.startswith(("files/", "toy/")) for component in sets.values()):
+        # Another set, such as lm-eval, may compute its own metrics.
+        return None
+    listed = [_name_in_evaluations(metric) for metric in spec.metrics]
+    if None in listed:
+        return None
+    names = {*_ALWAYS_COMPUTED, *filter(None, listed)}
+    return {f"{path[1]}_{name}" for path in sets if len(path) > 1 for name in names} or names
+
+
+def _name_in_evaluations(metric: Component) -> str | None:
+    """Returns the name of a built-in metric that is one number. Returns None for other metrics."""
+    if not metric.args:
+        return metric.use if metric.use in _OF_ONE_NUMBER else None
+    if metric.use not in _AVERAGED or metric.args.keys() != {"average"}:
+        return None
+    return metric.use if metric.args["average"] == "macro" else f"{metric.use}_{metric.args['average']}"
+
+
+_ALWAYS_COMPUTED = ("loss", "loss_exact", "runtime", "samples_per_second", "steps_per_second")
+_AVERAGED = ("f1", "precision", "recall")
+_AVERAGES = ("macro", "micro", "weighted", "binary")
+_OF_ONE_NUMBER = frozenset({
+    "accuracy", "auroc", "mae", "mcc", "mse", "perplexity", "rmse",
+    *_AVERAGED, *(f"{kind}_{average}" for kind in _AVERAGED for average in _AVERAGES),
+})  # fmt: skip
 BUILT_IN_CALLBACKS = ("early_stopping", "ema", "gradient_norms", "log_learning_rate", "stop_on_nan")
 """Callbacks that add nothing to the metrics of an evaluation."""
 

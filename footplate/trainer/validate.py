@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from footplate.contract.errors import DatasetError, did_you_mean
 from footplate.trainer.data import has_length, require_samples
+from footplate.trainer.evaluation import OwnEvaluation
 from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.state import watched_metric
@@ -115,8 +115,10 @@ def _known_metrics(trainer: Trainer) -> set[str] | None:
         return None
     if any(not isinstance(metric, str) or metric not in METRICS for metric in trainer._footplate.metrics):
         return None
+    sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
+    if any(isinstance(rows, OwnEvaluation) for rows in [*sets.values(), trainer.eval_dataset]):
+        return None
     names = {*FIGURES, *(str(metric) for metric in trainer._footplate.metrics)}
-    sets: Iterable[str] = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else ()
     return {f"{set_name}_{name}" for set_name in sets for name in names} or names
 
 

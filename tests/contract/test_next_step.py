@@ -127,13 +127,36 @@ def test_nearly_valid_json_is_refused_with_the_fix_as_a_hint(raw: str, hint: str
 
 
 def test_a_best_model_metric_that_is_not_evaluated_is_refused() -> None:
-    def problems(**more: Any) -> dict[str, Problem]:
-        training = {"eval_strategy": "epoch", "metric_for_best_model": "accuracy"}
+    def problems(best: str = "accuracy", **more: Any) -> dict[str, Problem]:
+        training = {"eval_strategy": "epoch", "metric_for_best_model": best}
         data = {"train": "toy/regression", "split": {"test_size": 0.1}}
         return problems_of(json.dumps({**TOY, "data": data, "training": training, **more}))
 
     assert "list the metric" in (problems()["/training/metric_for_best_model"].hint or "")
     assert problems(metrics=["accuracy"]) == {}
+    listed = problems(metrics=["f1", "mse"], best="f1_weighted")
+    assert "use one of f1, loss" in (listed["/training/metric_for_best_model"].hint or "")
+    weighted = problems(metrics=[{"use": "f1", "args": {"average": "weighted"}}], best="eval_f1_weighted")
+    assert "/training/metric_for_best_model" not in weighted
+    assert "/training/metric_for_best_model" not in problems(metrics=["torchmetrics/F1Score"], best="f1_score")
+
+
+def test_a_best_model_metric_names_its_evaluation_set_if_there_are_several() -> None:
+    data = {"train": "toy/regression", "eval": {"a": "toy/regression", "b": "toy/regression"}}
+    training = {"eval_strategy": "epoch", "metric_for_best_model": "loss"}
+
+    [problem] = problems_of(json.dumps({**TOY, "data": data, "training": training})).values()
+
+    assert '"a_loss"' in (problem.hint or "")
+
+
+def test_a_metric_of_an_lm_eval_task_can_select_the_best_model() -> None:
+    data = {"train": "files/jsonl", "eval": {"use": "lm-eval", "args": {"task": "gsm8k"}}}
+    training = {"eval_strategy": "epoch", "metric_for_best_model": "lm_eval/gsm8k/exact_match/strict-match"}
+
+    problems = problems_of(json.dumps({"model": "hf/causal-lm", "data": data, "training": training}))
+
+    assert "/training/metric_for_best_model" not in problems
 
 
 def test_a_text_that_may_be_a_secret_is_not_repeated_in_a_hint() -> None:

@@ -17,6 +17,7 @@ from footplate.contract.errors import DatasetError
 from footplate.contract.host.outcome import of_exception
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import DataCollatorWithPadding
+from footplate.trainer.evaluation import OwnEvaluation
 from footplate.trainer.state import TrainerState
 from footplate.trainer.testing import Events
 from footplate.trainer.trainer import Trainer
@@ -187,6 +188,30 @@ def test_compute_metrics_that_does_not_return_a_dict_is_refused(tmp_path: Path) 
 
     with pytest.raises(TypeError, match="compute_metrics returned a float"):
         trainer.evaluate()
+
+
+class Exam(OwnEvaluation):
+    """An evaluation set that computes a metric of its own, as the tasks of lm-eval do."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return {}
+
+    def check(self, trainer: Trainer) -> None: ...
+
+    def metrics(self, trainer: Trainer) -> dict[str, float]:
+        return {"lm_eval/exam/acc": 0.5}
+
+
+def test_a_metric_of_an_evaluation_set_of_its_own_selects_the_best_model(tmp_path: Path) -> None:
+    best = {"eval_strategy": "epoch", "metric_for_best_model": "lm_eval/exam/acc", "num_train_epochs": 1}
+
+    trainer = a_trainer(tmp_path, evaluated=Exam(), **best)
+    trainer.train()
+
+    assert trainer.state.best_metric == 0.5
 
 
 @pytest.mark.parametrize("found", ["good", [0.5, 0.7], None])
