@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_verb, client_of
 from footplate.cli.text import clean, print_json, print_lines, print_message, short
@@ -130,9 +131,38 @@ def _yaml(path: Path, raw: bytes) -> Any:
         raise UsageError(f"{path} is YAML, and no YAML reader is installed", hint="pip install pyyaml, or write JSON")
     yaml = import_module("yaml")
     try:
-        return yaml.safe_load(raw)
+        return yaml.load(raw, _yaml_loader(yaml))
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _yaml_loader(yaml: Any) -> Any:
+    """Returns a loader that reads values as JSON does, and refuses a repeated key.
+
+    PyYAML follows YAML 1.1. It reads 2e-5 as a text, `no` as false, 2026-01-31 as a date, and 4:30 as a number.
+    """
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = set()
+            for key in [key for key, _ in node.value if isinstance(key.value, str)]:
+                if key.value in names:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+                names.add(key.value)
+            return super().construct_mapping(node, deep=deep)
+
+    for tag, pattern in YAML_VALUES.items():
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), None)
+    return Loader
+
+
+YAML_VALUES = {
+    "null": r"(?:null|~|)$", "bool": r"(?:true|false)$", "merge": r"<<$", "int": r"-?(?:0|[1-9][0-9]*)$",
+    "float": r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$",
+}  # fmt: skip
+"""The YAML values without quotes that are not texts, each with its pattern. The first pattern that matches decides."""
 
 
 def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50") -> None:
