@@ -12,7 +12,10 @@ import runpy
 import sys
 from pathlib import Path
 
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+try:
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+except ModuleNotFoundError as error:
+    sys.exit(f'{error}. This script needs footplate[hf]: make up ARGS="--extras hf", then .venv/bin/python')
 
 SENTENCES = Path(__file__).parent.parent / "sentences" / "prepare.py"
 LABELS = {0: "bad", 1: "good"}

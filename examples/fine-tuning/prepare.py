@@ -71,5 +71,8 @@ def prepare(home: Path) -> None:
 
 if __name__ == "__main__":
     home = Path(sys.argv[1] if len(sys.argv) > 1 else ".footplate")
-    prepare(home)
+    try:
+        prepare(home)
+    except ModuleNotFoundError as error:
+        sys.exit(f'{error}. This script needs footplate[hf]: make up ARGS="--extras hf", then .venv/bin/python')
     print(f"Wrote data/colors and models/tiny-chat in {home}.")

@@ -16,7 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+try:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+except ModuleNotFoundError as error:
+    sys.exit(f'{error}. This script needs footplate[hf]: make up ARGS="--extras hf", then .venv/bin/python')
 
 SENTINELS = [f"<extra_id_{number}>" for number in range(16)]
 SPECIAL = ["<pad>", "</s>", "<unk>", "<mask>", *SENTINELS]

@@ -13,7 +13,10 @@ import random
 import sys
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+try:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+except ModuleNotFoundError as error:
+    sys.exit(f'{error}. This script needs footplate[hf]: make up ARGS="--extras hf", then .venv/bin/python')
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CONFIG = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +26,16 @@ ALL_SETTINGS = (ServiceSettings, WorkerSettings, ClientSettings)
 LINK = r"\]\((?!https?:)([^)#]+)\)"
 SETTINGS = {variable(name) for settings in ALL_SETTINGS for name in settings.model_fields} | {DROP_IN}
 SETTINGS |= {PREFIX + name for name in RENAMED}
+
+
+@pytest.mark.parametrize("script", sorted(REPOSITORY.glob("examples/*/prepare.py")), ids=lambda path: path.parent.name)
+def test_an_example_without_its_packages_names_the_extra_to_install(script: Path, tmp_path: Path) -> None:
+    # With -S, Python finds no installed package.
+    run = subprocess.run([sys.executable, "-S", script, tmp_path], capture_output=True, text=True)
+
+    assert run.returncode == 1
+    assert "Traceback" not in run.stderr
+    assert "footplate[hf]" in run.stderr
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
