@@ -88,6 +88,13 @@ def _run(options: argparse.Namespace) -> int:
     except FootplateError as error:
         print_message(sentence(error))
         return exit_code(error)
+    except UnicodeEncodeError as error:
+        # Python passes on a byte that is not UTF-8 in an argument as half of a surrogate pair.
+        print_message(f"an argument is not UTF-8: {ascii(error.object)[:200]}")
+        return USAGE
+    except UnicodeDecodeError as error:
+        print_message(f"the input is not UTF-8: it has the byte 0x{error.object[error.start]:02x}")
+        return USAGE
     except OSError as error:
         print_message(f"{error.filename or 'a file'}: {error.strerror or error}")
         return USAGE

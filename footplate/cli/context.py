@@ -76,6 +76,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def require_one_of(options: Options, *names: str) -> None:
+    """Raises UsageError if more than one of these options is used, because only one of them can take effect."""
+    used = [name for name in names if getattr(options, name.lstrip("-").replace("-", "_").lower())]
+    if len(used) > 1:
+        raise UsageError(f"{' and '.join(used)} cannot be used together", hint="leave one of them out")
+
+
 FILTERS = ("state", "tag", "name", "created_after", "created_before")
 
 
@@ -128,18 +135,9 @@ def print_deleted(options: Options, name: str) -> None:
     print_json({"deleted": name}) if options.json else print_lines(f"{name} deleted")
 
 
-def find(client: Client, word: str) -> Job:
-    """Returns the job that a word means. `@last` is the newest job."""
-    if word != "@last":
-        return client.jobs.get(word)
-    for job in client.jobs.list(limit=1):
-        return job
-    raise NothingThere("there is no job yet", hint="footplate submit creates one")
-
-
 def find_all(client: Client, words: Sequence[str]) -> list[Job]:
     """Returns the jobs that the words mean. A wrong word raises an error before any of the jobs is changed."""
-    return [find(client, word) for word in words]
+    return [client.jobs.get(word) for word in words]
 
 
 def sentence(error: FootplateError) -> str:

@@ -8,7 +8,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Options, UsageError, Verbs, add_job, add_verb, client_of, find, print_deleted, show
+from footplate.cli.context import (
+    Options,
+    UsageError,
+    Verbs,
+    add_job,
+    add_verb,
+    client_of,
+    print_deleted,
+    require_one_of,
+    show,
+)
 from footplate.cli.text import age, clean, print_json, print_lines, print_message, size, table
 from footplate.sdk.row_reports import COLUMN_HEADS, column_cells, headline, problems
 
@@ -60,7 +70,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_checkpoints(options: Options) -> int:
-    saved = find(client_of(options), options.job).checkpoints
+    saved = client_of(options).jobs.get(options.job).checkpoints
     if options.delete:
         return _delete(saved.get(options.delete), options)
     if options.pin:
@@ -91,7 +101,7 @@ def run_download(options: Options) -> int:
     if options.checkpoint and options.paths:
         raise UsageError("a checkpoint is always downloaded completely", hint="leave out the paths, or --checkpoint")
     with _transferring(options) as client:
-        job = find(client, options.job)
+        job = client.jobs.get(options.job)
         if options.checkpoint:
             checkpoint = job.checkpoints.get(options.checkpoint)
             written = checkpoint.download(options.output or f"{job.id}-checkpoint-{checkpoint.step}")
@@ -144,7 +154,7 @@ def _transferring(options: Options) -> Iterator[Client]:
 
 
 def run_export(options: Options) -> int:
-    job = find(client_of(options), options.job)
+    job = client_of(options).jobs.get(options.job)
     written = job.export(options.output or f"{job.id}-export", checkpoint=options.checkpoint, merge=options.merge)
     print_json([str(path) for path in written]) if options.json else print_lines(*map(str, written))
     return 0
@@ -165,6 +175,7 @@ def run_upload(options: Options) -> int:
 
 
 def run_files(options: Options) -> int:
+    require_one_of(options, "FILE", "--delete")
     client = client_of(options)
     if options.delete:
         client.files.delete(options.delete)
@@ -212,7 +223,7 @@ def run_diff(options: Options) -> int:
 
 
 def _spec(client: Client, word: str) -> dict[str, Any]:
-    return dict(_leaves("", find(client, word).spec()))
+    return dict(_leaves("", client.jobs.get(word).spec()))
 
 
 def _leaves(pointer: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Options, Verbs, add_changes, add_job, add_verb, client_of, find
+from footplate.cli.context import Options, Verbs, add_changes, add_job, add_verb, client_of
 from footplate.cli.submit import put
 from footplate.cli.text import print_json, print_message
 from footplate.cli.watch import watch_job
@@ -34,7 +34,7 @@ def run_fork(options: Options) -> int:
         put(patch, change)
     if options.name:
         patch["name"] = options.name
-    job = find(client_of(options), options.job)
+    job = client_of(options).jobs.get(options.job)
     made = job.fork(options.checkpoint, mode="weights" if options.weights else "full", patch=patch)
     if options.json:
         print_json(made.info.model_dump(mode="json", by_alias=True))

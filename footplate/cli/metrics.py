@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from footplate.cli.context import JOB_HELP, Options, UsageError, Verbs, add_verb, client_of, find_all
+from footplate.cli.context import JOB_HELP, Options, UsageError, Verbs, add_verb, client_of, find_all, require_one_of
 from footplate.cli.text import metric_order, number, print_json, print_lines, short, sparkline, table
 from footplate.contract.events import json_safe
 
@@ -51,6 +51,9 @@ def run_metrics(options: Options) -> int:
         raise UsageError(
             "--follow cannot be used with --json or --csv", hint="use footplate events --kinds log,eval -f --json"
         )
+    require_one_of(options, "--json", "--csv")
+    require_one_of(options, "--plot", "--csv")
+    require_one_of(options, "--plot", "--follow")
     if options.follow and len(options.jobs) > 1:
         raise UsageError("--follow works for one job only", hint="leave --follow out, or name one job")
     steps = Steps(first_step=options.first_step, last_step=options.last_step)
@@ -86,7 +89,7 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -
         axes.figure.savefig(options.plot, bbox_inches="tight")
     except ValueError as error:
         raise UsageError(f"{options.plot!r} cannot be drawn: {error}", hint="name a .png, .svg or .pdf file") from error
-    print_lines(options.plot)
+    print_json({"plot": options.plot}) if options.json else print_lines(options.plot)
 
 
 def _compare(jobs: Sequence[Job], wanted: str | None, steps: Steps) -> None:

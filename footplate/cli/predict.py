@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_job, add_verb, client_of, find
+from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_job, add_verb, client_of
 from footplate.cli.submit import put
 from footplate.cli.text import clean, print_json
 
@@ -38,7 +38,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def run_try(options: Options) -> int:
     parameters = _parameters(options)
-    job = find(client_of(options), options.job)
+    job = client_of(options).jobs.get(options.job)
     conversation: list[Message] = []
     for text in [" ".join(options.text)] if options.text else _lines():
         messages: list[Message] = [*conversation, {"role": "user", "content": text}]
@@ -81,8 +81,8 @@ def run_predict(options: Options) -> int:
     if options.inputs and options.file:
         raise UsageError("the command has both inputs and --file", hint="leave one of them out")
     parameters = _parameters(options)
-    job = find(client_of(options), options.job)
-    rows = list(_inputs(options))
+    job = client_of(options).jobs.get(options.job)
+    rows = list(inputs(options))
     if not rows:
         raise UsageError("there is no input", hint="footplate predict JOB 'a text'")
     for first in range(0, len(rows), ROWS_AT_ONCE):
@@ -91,17 +91,18 @@ def run_predict(options: Options) -> int:
     return 0
 
 
-def _inputs(options: Options) -> Iterator[Any]:
+def inputs(options: Options) -> Iterator[Any]:
     if options.inputs:
         yield from map(_parsed, options.inputs)
         return
     if options.file is None:
         yield from (_parsed(line) for line in map(str.strip, sys.stdin) if line)
         return
-    with open(options.file, encoding="utf-8") as file:
+    with open(options.file, "rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
+                    # Of bytes, `json.loads` skips a byte order mark, and refuses other encodings by a ValueError.
                     yield json.loads(line)
                 except ValueError as error:
                     raise UsageError(f"{options.file}, line {number} is not JSON: {error}") from error

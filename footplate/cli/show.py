@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from footplate.cli.context import (
@@ -18,10 +18,23 @@ from footplate.cli.context import (
     client_of,
     count,
     filters_of,
-    find,
+    require_one_of,
     show,
 )
-from footplate.cli.text import age, duration, number, print_json, print_lines, print_wrapped, short, steps, table, why
+from footplate.cli.text import (
+    age,
+    duration,
+    number,
+    print_json,
+    print_lines,
+    print_message,
+    print_wrapped,
+    short,
+    steps,
+    table,
+    why,
+)
+from footplate.contract.errors import did_you_mean
 
 if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo, QueuedJob
@@ -63,7 +76,7 @@ def add_verbs(verbs: Verbs) -> None:
     )
     ls.add_argument("--reverse", action="store_true", help="reverse the order")
     columns = f"the columns, from {', '.join(COLUMNS)}, and names of metrics"
-    ls.add_argument("--columns", type=_columns, default=DEFAULT_COLUMNS, metavar="A,B", help=columns)
+    ls.add_argument("--columns", type=_columns, metavar="A,B", help=columns)
     ls.add_argument("--watch", action="store_true", help="show the table again every two seconds, until Ctrl-C")
     ls.add_argument("-q", "--quiet", action="store_true", help="print only full ids, one per line")
     add_job(add_verb(verbs, "show", run_show, "show the state, metrics, error and other facts of one job"))
@@ -72,7 +85,8 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_ls(options: Options) -> int:
-    client = client_of(options)
+    require_one_of(options, "--json", "--quiet", "--columns")
+    client, columns = client_of(options), options.columns or DEFAULT_COLUMNS
     # A minus means descending: the newest or the highest first.
     sort = f"-{options.sort}" if (options.sort != "name") != options.reverse else options.sort
     while True:
@@ -83,11 +97,13 @@ def run_ls(options: Options) -> int:
             for job in jobs:
                 print_json(job.info.model_dump(mode="json"))
         else:
-            rows = [[cell(job.info, name) for name in options.columns] for job in jobs]
+            rows = [[cell(job.info, name) for name in columns] for job in jobs]
             if options.watch and sys.stdout.isatty():
                 print(CLEAR, end="")
-            least = [name.upper() for name in LEAST if name in options.columns]
-            table([name.upper() for name in options.columns], rows, empty="no job matches", least=least)
+            least = [name.upper() for name in LEAST if name in columns]
+            table([name.upper() for name in columns], rows, empty="no job matches", least=least)
+            for name in options.columns or () if rows else ():
+                warn_of_empty_column(name, [job.info for job in jobs])
         if not options.watch:
             return 0
         sys.stdout.flush()
@@ -99,6 +115,14 @@ def cell(job: JobInfo, name: str) -> str:
     return COLUMNS[name](job) if name in COLUMNS else number(job.metrics.get(name))
 
 
+def warn_of_empty_column(name: str, jobs: Sequence[JobInfo]) -> None:
+    """Prints a message if a column's name is neither a fact nor a metric of any listed job, because it may be wrong."""
+    metrics = sorted({metric for job in jobs for metric in job.metrics})
+    if name not in COLUMNS and name not in metrics:
+        hint = did_you_mean(name, [*COLUMNS, *metrics]) or f"they have: {', '.join(metrics) or 'none yet'}"
+        print_message(f"none of these jobs has a metric {name!r}; {hint}")
+
+
 def _columns(text: str) -> list[str]:
     """Parses the option `--columns`. Raises ArgumentTypeError for empty and repeated names."""
     names = [name.strip() for name in text.split(",")]
@@ -108,7 +132,7 @@ def _columns(text: str) -> list[str]:
 
 
 def run_show(options: Options) -> int:
-    job = find(client_of(options), options.job).info
+    job = client_of(options).jobs.get(options.job).info
     if options.json:
         print_json(job.model_dump(mode="json"))
     else:
@@ -143,7 +167,7 @@ def _facts(job: JobInfo) -> Iterator[tuple[str, str | None]]:
 
 def run_queue(options: Options) -> int:
     client = client_of(options)
-    entries = client.queue(find(client, options.job).id if options.job else None)
+    entries = client.queue(client.jobs.get(options.job).id if options.job else None)
     head = ("PLACE", "JOB", "NAME", "PRIORITY", "POOL", "WAITS", "WHY")
     empty = "no job is waiting" if options.job is None else "this job is not waiting"
     return show(options, entries, head, _waiting, empty=empty)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import FAILED, Options, Verbs, add_job, add_verb, client_of, find
+from footplate.cli.context import FAILED, Options, Verbs, add_job, add_verb, client_of
 from footplate.cli.event_lines import line_of
 from footplate.cli.text import clean, number, print_json, print_lines, print_message, print_wrapped, short, size
 
@@ -38,7 +38,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_watch(options: Options) -> int:
-    job = find(client_of(options), options.job)
+    job = client_of(options).jobs.get(options.job)
     if not options.json:
         rest = f": {job.info.message}" if job.info.message else ""
         rest = f"; `footplate resume {short(job.id)}` continues it" if job.state == "paused" else rest
@@ -109,7 +109,7 @@ def _results(job: Job) -> Iterator[str]:
 
 
 def run_logs(options: Options) -> int:
-    job = find(client_of(options), options.job)
+    job = client_of(options).jobs.get(options.job)
     is_empty = True
     for line in job.logs(stream=options.stream, rank=options.rank, grep=options.grep, follow=options.follow):
         is_empty = False
@@ -123,7 +123,7 @@ def run_logs(options: Options) -> int:
 
 
 def run_events(options: Options) -> int:
-    job = find(client_of(options), options.job)
+    job = client_of(options).jobs.get(options.job)
     for event in job.events(after=options.after, kinds=options.kinds, follow=options.follow):
         if options.json:
             _print_json(event)

@@ -1,4 +1,4 @@
-"""Finds the job that a word means: an id, a unique name, or the beginning or end of an id."""
+"""Finds the job that a word means: an id, a unique name, the beginning or end of an id, or @last for the newest job."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.request import ApiRequest, paged, send_json
 from footplate.sdk.wire import Wire
 
+NEWEST = "@last"
 SHORTEST = 4
 """The smallest number of characters of an id that identifies a job."""
 SEARCHED = 1000
@@ -23,6 +24,8 @@ async def find(wire: Wire, word: str) -> dict[str, Any]:
     if is_id(word, "job"):
         answer: dict[str, Any] = await send_json(wire, ApiRequest("GET", f"/jobs/{word}"))
         return answer
+    if word == NEWEST:
+        return await _newest(wire)
     named = (
         await send_json(wire, ApiRequest("GET", "/jobs", params={"name": word, "limit": 4})) if word else {"data": []}
     )
@@ -32,7 +35,14 @@ async def find(wire: Wire, word: str) -> dict[str, Any]:
     some = ", ".join(f"{job['id'][-8:]} ({job['state']}, submitted {job['created_at']})" for job in jobs[:3])
     some += ", …" if len(jobs) > 3 else ""
     detail = f"{word!r} could be {'several' if len(jobs) > 3 else len(jobs)} jobs: {some}"
-    raise InvalidRequest(422, {"code": "ambiguous", "detail": detail, "hint": "use these characters of its id"})
+    hint = f"use these characters of its id, or {NEWEST} for the newest of all jobs"
+    raise InvalidRequest(422, {"code": "ambiguous", "detail": detail, "hint": hint})
+
+
+async def _newest(wire: Wire) -> dict[str, Any]:
+    for job in (await send_json(wire, ApiRequest("GET", "/jobs", params={"limit": 1})))["data"]:
+        return dict(job)
+    raise NotFound(404, {"code": "not_found", "detail": "there is no job yet", "hint": "footplate submit creates one"})
 
 
 async def _by_piece(wire: Wire, word: str) -> Sequence[dict[str, Any]]:

@@ -146,7 +146,10 @@ class AsyncJobs:
         return self._job(await send_json(self._wire, request))
 
     async def get(self, job: str) -> AsyncJob:
-        """Returns a job by its id, its name if only one job has that name, or the beginning or end of its id."""
+        """Returns a job by its id, its name if only one job has that name, or the beginning or end of its id.
+
+        "@last" is the newest job.
+        """
         return self._job(await find(self._wire, job))
 
     async def validate(self, /, spec: Spec = None, **fields: Any) -> Validation:

@@ -68,12 +68,22 @@ async def test_an_ambiguous_or_unknown_name_of_a_job_is_refused_with_a_hint() ->
     none = AsyncJobs(FakeWire(page(), page(named("my-bert"), named(None, 1))), 0.0)
     empty = AsyncJobs(FakeWire(page(), page()), 0.0)
 
-    with pytest.raises(InvalidRequest, match="2 jobs"):
+    with pytest.raises(InvalidRequest, match="2 jobs") as refused:
         await several.get("mine")
+    assert "@last" in (refused.value.hint or "")
     with pytest.raises(NotFound, match=r"'my-bart'.*'my-bert'"):
         await none.get("my-bart")
     with pytest.raises(NotFound):
         await empty.get("first")
+
+
+async def test_last_is_the_newest_job() -> None:
+    wire = FakeWire(page(named("mine")), page())
+
+    assert (await AsyncJobs(wire, 0.0).get("@last")).name == "mine"
+    with pytest.raises(NotFound, match="no job yet"):
+        await AsyncJobs(wire, 0.0).get("@last")
+    assert wire.asked[0].url.params["limit"] == "1"
 
 
 def test_a_list_loads_only_the_pages_that_are_needed() -> None:

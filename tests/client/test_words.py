@@ -18,7 +18,8 @@ from footplate.cli import doctor, main, make_parser, parse
 from footplate.cli.cluster import argument_lines, component_row
 from footplate.cli.context import UsageError
 from footplate.cli.event_lines import line_of
-from footplate.cli.show import cell
+from footplate.cli.predict import inputs
+from footplate.cli.show import cell, warn_of_empty_column
 from footplate.cli.submit import read
 from footplate.cli.text import duration, number, size, sparkline, steps, table, wrapped
 from footplate.contract.errors import InvalidSpec
@@ -82,6 +83,74 @@ def test_without_a_yaml_reader_yaml_is_refused_with_what_to_install(
         read(str(tmp_path / "job.yml"), [])
 
     assert "pyyaml" in (refused.value.hint or "")
+
+
+def test_yaml_values_are_read_as_json_values(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "training: {learning_rate: 2e-5, eval_strategy: no, save_steps: 0.1, bf16: true, max_steps: 50}\n"
+        "metadata: {date: 2026-11-27, run: 007, at: 4:30, none: null, same: '50'}\n"
+        "base: &base {max_steps: 1}\nother: {<<: *base, max_steps: 2}\n"
+    )
+
+    spec = read(str(tmp_path / "job.yaml"), [])
+
+    assert spec["training"] == {
+        "learning_rate": 2e-5, "eval_strategy": "no", "save_steps": 0.1, "bf16": True, "max_steps": 50,
+    }  # fmt: skip
+    assert spec["metadata"] == {"date": "2026-11-27", "run": "007", "at": "4:30", "none": None, "same": "50"}
+    assert spec["other"] == {"max_steps": 2}
+
+
+def test_a_repeated_key_of_yaml_is_refused_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("model: toy/mlp\ndata: toy/regression\nmodel: toy/gpt\n")
+
+    with pytest.raises(UsageError, match=r"'model' is there twice.*line 3"):
+        read(str(tmp_path / "job.yaml"), [])
+
+
+def test_bytes_that_are_not_utf_8_are_refused_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "a\udcff", "--url", "http://127.0.0.1:9"]) == 2
+    assert capsys.readouterr().err == "footplate: an argument is not UTF-8: 'a\\udcff'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("ls --quiet --json", "--json and --quiet"),
+        ("ls --columns state --json", "--json and --columns"),
+        ("metrics JOB --csv --json", "--json and --csv"),
+        ("metrics JOB --plot a.png --follow", "--plot and --follow"),
+        ("files FILE --delete FILE", "FILE and --delete"),
+    ],
+)
+def test_options_of_which_only_one_can_take_effect_are_refused_together(
+    words: str, names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--url", "http://127.0.0.1:9"]) == 2
+    assert f"{names} cannot be used together" in capsys.readouterr().err
+
+
+def test_a_column_that_no_listed_job_has_is_named_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [JobInfo.model_validate({**JOB, "metrics": {"eval_loss": 0.5}})]
+
+    for name in ("eval_loss", "state", "eval_los"):
+        warn_of_empty_column(name, jobs)
+
+    assert (
+        capsys.readouterr().err == "footplate: none of these jobs has a metric 'eval_los'; did you mean 'eval_loss'?\n"
+    )
+
+
+def test_rows_of_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}\n')
+    (tmp_path / "latin.jsonl").write_bytes(b'{"a": "\xe9"}\n')
+
+    assert list(inputs(parse(make_parser(), ["predict", "JOB", "--file", str(tmp_path / "rows.jsonl")]))) == [
+        {"a": 1},
+        {"a": 2},
+    ]
+    with pytest.raises(UsageError, match=r"latin\.jsonl, line 1"):
+        list(inputs(parse(make_parser(), ["predict", "JOB", "--file", str(tmp_path / "latin.jsonl")])))
 
 
 def test_a_sparkline_skips_nan_and_infinity_and_has_at_most_the_given_width() -> None:
