@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from footplate.components.lines import Lines
-from footplate.components.rows import Row
+from footplate.components.rows import Row, unreadable
 from footplate.contract.errors import DatasetError
 from footplate.contract.row_report import NUMBER as NUMBER_TEXT
 from footplate.contract.row_report import WHOLE_NUMBER
@@ -54,7 +54,7 @@ class CsvRows(Lines):
                     yield start, record
                 start = lines.offset
         except (csv.Error, UnicodeDecodeError) as error:
-            raise DatasetError(f"{path}, line {lines.number}: {error}") from error
+            raise unreadable(f"{path}, line {lines.number}", error) from error
 
     def _learn_names(self, header: list[str], path: Path) -> None:
         if len(set(header)) != len(header):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch.utils.data import IterableDataset, get_worker_info
 
 from footplate.components.lines import line_of
-from footplate.components.rows import Row
+from footplate.components.rows import UNREADABLE, Row, unreadable
 from footplate.components.tables import opened, rows_of, schema_of
 from footplate.contract.errors import DatasetError
 
@@ -132,10 +132,8 @@ class FileStream(IterableDataset[Row]):
     def _made(self, make: Callable[[], Row]) -> Row:
         try:
             return make()
-        except DatasetError as error:
-            raise DatasetError(f"{self.where()}: {error.message}", hint=error.hint) from error
-        except ValueError as error:
-            raise DatasetError(f"{self.where()}: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(self.where(), error) from error
 
     def where(self) -> str:
         """Returns the file and the line of the last row, for error messages."""

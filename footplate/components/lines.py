@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 
-from footplate.components.rows import Row, is_stream, kind, where
+from footplate.components.rows import UNREADABLE, Row, is_stream, kind, unreadable, where
 from footplate.contract.errors import DatasetError
 from footplate.contract.spec_parts import Split
 
@@ -46,10 +46,8 @@ class Lines:
             raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
         try:
             return self._row(content, path)
-        except DatasetError as error:
-            raise DatasetError(f"{self.where(index)}: {error.message}", hint=error.hint) from error
-        except ValueError as error:
-            raise DatasetError(f"{self.where(index)}: {error}") from error
+        except UNREADABLE as error:
+            raise unreadable(self.where(index), error) from error
 
     def where(self, index: int) -> str:
         """Returns a row's file and line number. Empty lines are counted, although they are not rows."""

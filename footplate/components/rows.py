@@ -47,6 +47,20 @@ class Mapped:
         return where(self.rows, index)
 
 
+UNREADABLE = (DatasetError, ValueError, RecursionError)
+"""The errors of reading or parsing a row."""
+
+
+def unreadable(where: str, error: Exception) -> DatasetError:
+    """Returns the error for a row that cannot be read. `where` is its position, such as `train.jsonl, line 7`."""
+    if isinstance(error, DatasetError):
+        return DatasetError(f"{where}: {error.message}", hint=error.hint)
+    if isinstance(error, RecursionError):
+        return DatasetError(f"{where}: the row is nested too deep")
+    hint = "save the file as UTF-8" if isinstance(error, UnicodeDecodeError) else None
+    return DatasetError(f"{where}: {error}", hint=hint)
+
+
 def is_stream(rows: Any) -> bool:
     """Returns True if `rows` can be iterated several times, but not indexed by row number. An iterator gives False."""
     return hasattr(rows, "__iter__") and not hasattr(rows, "__next__") and not _has_numbers(rows)

@@ -27,6 +27,9 @@ NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$")
 MOST_COLUMNS = 100
 MOST_BAD_ROWS = 20
 MOST_LINE_BYTES = 16 * 1024 * 1024
+csv.field_size_limit(MOST_LINE_BYTES)
+# Python's own limit is 128 KiB, and a document in a cell may be longer. Nodes read CSV with this limit, too. Without
+# any limit, a missing quote would make the rest of a large file one value.
 NAME_CHARS = 100
 SHOWN_CHARS = 80
 SKIPPED_BYTES = 1024 * 1024

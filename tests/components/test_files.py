@@ -40,6 +40,20 @@ def test_a_csv_record_may_hold_delimiters_quotes_and_line_ends(tmp_path: Path) -
     assert all_of(pickle.loads(pickle.dumps(rows))) == all_of(rows)
 
 
+def test_a_csv_value_may_be_as_long_as_a_document(tmp_path: Path) -> None:
+    document = "word " * 100_000
+
+    assert all_of(files.csv(paths=written(tmp_path, "a.csv", f"text\n{document}\n"))) == [{"text": document}]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_row_that_is_nested_too_deep_is_reported_with_its_line(tmp_path: Path, streaming: bool) -> None:
+    paths = written(tmp_path, "a.jsonl", '{"x": 1}\n{"x": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+
+    with pytest.raises(DatasetError, match=r"a\.jsonl, line 2.*nested too deep"):
+        list(files.jsonl(paths=paths, streaming=streaming))
+
+
 def test_a_csv_column_is_numeric_if_all_its_values_are_numbers(tmp_path: Path) -> None:
     paths = written(tmp_path, "a.csv", "whole,number,code,mixed,gap\n1,1,007,1,\n-2,2.5e3,008,x,3\n")
 
@@ -77,8 +91,9 @@ def test_a_file_that_is_not_utf8_text_is_reported_with_its_line(tmp_path: Path) 
     (tmp_path / "a.csv").write_bytes(b"x\n\xff\xfe\n")
     (tmp_path / "a.txt").write_bytes(b"fine\n\xff\xfe\n")
 
-    with pytest.raises(DatasetError, match=r"a\.csv, line 2"):
+    with pytest.raises(DatasetError, match=r"a\.csv, line 2") as raised:
         files.csv(paths=[str(tmp_path / "a.csv")])
+    assert raised.value.hint == "save the file as UTF-8"
     with pytest.raises(DatasetError, match=r"a\.txt, line 2"):
         files.text(paths=[str(tmp_path / "a.txt")])[1]
 

@@ -65,6 +65,12 @@ def test_a_csv_report_continues_after_bad_records_and_counts_lines_of_the_file(r
     }
 
 
+def test_a_csv_value_may_be_as_long_as_a_document(read: Any) -> None:
+    report = read(b"text\n" + b"word " * 100_000 + b"\n", "csv")
+
+    assert (report["bad_rows"], report["columns"][0]["longest"]) == (0, 500_000)
+
+
 def test_a_csv_header_with_numbers_or_repeated_names_is_reported(read: Any) -> None:
     assert "columns" in read(b"great film,1\nbad film,0\n", "csv")["notes"][0]
     assert numbers(read(b"x\tx\n1\t2\n", "tsv")) == [1]
