@@ -201,8 +201,13 @@ class Job:
         return process_group.peers(self._order, self.args.ddp_backend, self.args.ddp_timeout)
 
 
-def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> DoneData:
-    """Runs a user's function or script to its end, or until the job is stopped. Returns the outcome."""
+def run(
+    spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None], end_program: Callable[[], None]
+) -> DoneData:
+    """Runs a user's function or script to its end, or until the job is stopped. Returns the outcome.
+
+    `end_program` is called after the function or script, and before its outputs are collected.
+    """
     returned: Any = None
     try:
         if isinstance(spec.loop, Script):
@@ -213,7 +218,9 @@ def run(spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None])
     except SystemExit as error:
         # sys.exit(0) is treated as a return. After SIGTERM, every exit code is treated as a stop.
         if error.code not in (None, 0) and not emit.was_terminated:
+            end_program()
             raise
+    end_program()
     emit.last_progress()
     result = {"steps": emit.reported_step, "final": json_safe(emit.latest), "best": None}
     if isinstance(returned, Mapping):

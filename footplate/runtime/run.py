@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import logging
 import os
 import resource
 import shutil
@@ -45,6 +46,7 @@ from footplate.runtime.build import Parts, build, check_trainer, save_model
 from footplate.runtime.emit import Emit, EventSocket, StoppedEvaluating
 from footplate.runtime.export import export
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
+from footplate.runtime.program_end import end_program
 from footplate.runtime.serving.session import serve
 from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point, folder_for_loop
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback, TrainerCallback
@@ -130,7 +132,12 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
         extensions.watch(partial(emit.event_socket.send, TICK, {}), emit.note, spec.resources.stall_limit)
     if spec.loop is not None:
         emit.report_running()
-        return own_loop.run(spec, order, emit, lambda: folder_for_loop(spec, order, emit))
+        if spec.is_script:
+            # With the handlers of the warm parent, the script's own `logging.basicConfig` would do nothing.
+            logging.root.handlers.clear()
+            logging.root.setLevel(logging.WARNING)
+        find = partial(folder_for_loop, spec, order, emit)
+        return own_loop.run(spec, order, emit, find, partial(end_program, emit.note))
     tracker_folders.use_outputs(spec, order, os.environ)
     parts = build(spec, order.roots)
     trainer = assemble(spec, parts, args, emit, {**stated(spec.training), **placed})

@@ -66,9 +66,13 @@ AS_IT_IS = {
     "my_metric/names.txt": "accuracy",
     "tool.py": "from pathlib import Path\nHERE = Path(__file__).parent",
     "train.py": """
-import json, runpy, sys
+import json, logging, runpy, sys
 from pathlib import Path
 import tool
+logging.basicConfig(filename="log.txt", format="%(message)s")
+logging.warning("logged")
+still_open = open("open.txt", "w")
+still_open.write("written")
 stage = json.load(open("ds_config.json"))["zero_optimization"]["stage"]
 metric = runpy.run_path("./my_metric/my_metric.py")["compute"]()
 beside = [Path(sys.argv[0]).parent, Path(__file__).parent, tool.HERE]
@@ -93,7 +97,8 @@ def test_a_script_runs_in_a_copy_of_its_bundle_and_its_files_can_be_downloaded(
 
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
     outputs = examples.outputs(job)
-    assert outputs.keys() == {"told.json", "metrics.json", "ds_config.json", "spec.json"}
+    assert outputs.keys() == {"told.json", "metrics.json", "ds_config.json", "spec.json", "log.txt", "open.txt"}
+    assert (outputs["log.txt"], outputs["open.txt"]) == (b"logged\n" * 2, b"written")
     assert json.loads(outputs["told.json"]) == [2, 0.5, ["accuracy"] * 3, 2], "the second attempt found the first's"
     assert outputs["metrics.json"] == b"mine"
 

@@ -134,7 +134,7 @@ def exits(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, *, loop: Any, code:
     if not spec.is_script:
         own_code.use(unpack(sha256, attempt.order.artifacts, attempt.order.artifacts))
     try:
-        return own_loop.run(spec, attempt.order, attempt.emit, lambda: None).ending
+        return own_loop.run(spec, attempt.order, attempt.emit, lambda: None, lambda: None).ending
     finally:
         close_bundle()
 
@@ -182,7 +182,7 @@ def test_a_missing_loop_or_a_loop_without_a_parameter_is_refused(attempt: Attemp
         for name, said in (("my:man", "did you mean 'main'?"), ("my:main", "too many positional arguments")):
             spec = JobSpec.parse({"loop": name, "code": {"bundle": "0" * 64}})
             with pytest.raises(OwnCodeError) as failed:
-                own_loop.run(spec, attempt.order, attempt.emit, lambda: None)
+                own_loop.run(spec, attempt.order, attempt.emit, lambda: None, lambda: None)
             assert said in f"{failed.value.message} {failed.value.hint}"
     finally:
         close_bundle()
