@@ -105,6 +105,8 @@ async def _fetch(wire: Wire, remote: Remote, temporary: Path) -> None:
     version, tried = f'"{remote.sha256}"' if remote.sha256 else "", 0
     while True:
         have = temporary.stat().st_size if version else 0
+        if have > remote.bytes:
+            have = 0  # Two downloads at once have written to this file. The next answer replaces its content.
         if version and have == remote.bytes:
             break  # complete: the connection broke after the last byte
         headers = {"Range": f"bytes={have}-", "If-Range": version} if have else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import httpx2
@@ -18,10 +19,11 @@ from footplate.errors import (
     Unreachable,
     of_answer,
 )
-from footplate.sdk.files import below
+from footplate.sdk.files import Remote, below, fetch
 from footplate.sdk.jobs import AsyncJob, AsyncJobs
 from footplate.sdk.models import JobInfo
 from footplate.sdk.request import ApiRequest, pause, send, send_json
+from footplate.sdk.waiting import BlockingWire, now
 from tests.client.fake_wire import URL, FakeWire
 
 JOB = {
@@ -151,6 +153,18 @@ def test_pauses_between_tries_double_up_to_a_limit() -> None:
     assert 1.0 <= pause(3) < 1.26
     assert pause(1000) <= 25
     assert pause(1, "86400") <= 25
+
+
+def test_a_partial_file_that_is_too_long_is_downloaded_again(tmp_path: Path) -> None:
+    def serve(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(416 if "Range" in request.headers else 200, content=b"model")
+
+    remote = Remote("/files/a", "a", 5, sha256(b"model").hexdigest())
+    remote.temporary(tmp_path / "a").write_bytes(b"model and more")
+    with httpx2.Client(base_url=URL, transport=httpx2.MockTransport(serve)) as client:
+        path = now(fetch(BlockingWire(client, tries=1), remote, tmp_path))
+
+    assert path.read_bytes() == b"model"
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "", "a\0b"])
