@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -323,3 +326,21 @@ def test_an_acknowledgement_alone_deletes_no_checkpoint(lasting: Lasting) -> Non
         control.stop(job, "cancel", mode="kill")
     assert is_there
     assert control.done(job)["ending"] == "stopped"
+
+
+def test_a_node_without_room_for_temporary_files_reports_it(
+    start_node: NodeStarter, control: FakeControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        temporary = Path(root, "t")
+        temporary.mkdir()
+        monkeypatch.setenv("TMPDIR", str(temporary))
+        start_node()
+        node = control.node()
+        shutil.rmtree(temporary)
+        temporary.touch()  # A file in its place refuses new folders, as a full disk does.
+
+        done = control.done(control.submit(node), within=60)
+
+        assert done["reason"] == "crashed"
+        assert str(temporary) in done["error"]["message"]

@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import Kind
 from footplate.contract.host import outcome
 from footplate.contract.host.launch import libraries_of
-from footplate.contract.host.scratch import scratch
+from footplate.contract.host.scratch import scratch, temporary
 from footplate.contract.lifecycle import Reason, StopMode
 from footplate.contract.messages import Grant, Stop
 from worker.attempt.artifact_sync import ArtifactSync
@@ -70,8 +70,7 @@ def supervise(
     reached(Moment.AFTER_JOURNAL_MADE)
     attempt.link.start()
     try:
-        # Killed processes do not clean up. The temporary files of training and its data workers are in this folder.
-        with scratch(node.id) as attempt.ranks.scratch, artifact_folder(attempt):
+        with working_folders(attempt):
             for phase, step in STEPS.items():
                 if attempt.needs(phase):
                     attempt.enter(phase)
@@ -90,6 +89,20 @@ def await_nodes(attempt: Attempt) -> None:
     _wait(attempt, lambda: attempt.rendezvous.is_open)
     if (unreachable := attempt.rendezvous.trouble(attempt.settings.node_name)) is not None:
         attempt.end_with(unreachable)
+
+
+@contextmanager
+def working_folders(attempt: Attempt) -> Iterator[None]:
+    """Makes the attempt's folders on this node. If that fails, as on a full disk, the attempt ends with the reason."""
+    with ExitStack() as folders:
+        try:
+            # Killed processes do not clean up. The temporary files of training and its data workers are in this folder.
+            attempt.ranks.scratch = folders.enter_context(scratch(attempt.node.id))
+            folders.enter_context(artifact_folder(attempt))
+        except OSError as error:
+            text = f"this node cannot make a temporary folder: {error.strerror}: {error.filename or temporary()}"
+            attempt.end_with(crashed(text))
+        yield
 
 
 @contextmanager
