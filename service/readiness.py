@@ -74,7 +74,7 @@ def _of_nodes(cluster: Sequence[NodeRow], now: int) -> Degraded:
     silent = [
         f"{node.name} (last report at {text_of(node.seen_at)})"
         for node in cluster
-        if node.lost and now - node.seen_at < SILENT_MS and not (node.draining or node.drain_requested)
+        if node.lost and now - node.seen_at < SILENT_MS and not node.has_left
     ]
     if silent:
         conditions["silent_nodes"] = (

@@ -157,7 +157,7 @@ def _numbers(conn: Connection, services: Services, control: Numbers) -> bytes:
     everyone = nodes.all_nodes(conn)
     states = dict.fromkeys(("up", "waiting", "draining", "lost"), 0)
     for node in everyone:
-        states[node_state(node)] += 1
+        states[node_state(node)] += not node.has_left
     counts = jobs.state_counts(conn)
     slots = sum(node.slots for node in everyone if node.takes_work)
     every_state: dict[str, int] = {**dict.fromkeys(JobState, 0), **counts}

@@ -270,6 +270,11 @@ class NodeRow:
         return self._is_up and self.refused is None
 
     @property
+    def has_left(self) -> bool:
+        """Returns True if the node was drained and has stopped since."""
+        return self.lost and (self.draining or self.drain_requested)
+
+    @property
     def is_turned_away(self) -> bool:
         return self._is_up and self.refused is not None
 

@@ -144,10 +144,10 @@ CASES = {
         {'footplate_requests_total{status="503"}': "0+1x30", 'footplate_requests_total{status="404"}': "0+90x30"},
     ),
     # One outage that is over is none to be called for.
-    "FootplateDatabaseIsAway": Case(
+    "FootplateDatabaseIsUnreachable": Case(
         "16m", {f"{CONTROL}database_outages_total": "0+2x30"}, {f"{CONTROL}database_outages_total": "0x10 1x20"}
     ),
-    "FootplateNobodyIsHeard": Case("20m", {f"{CONTROL}beats_total": "7x30"}, {f"{CONTROL}beats_total": "0+12x30"}),
+    "FootplateNoHeartbeats": Case("20m", {f"{CONTROL}beats_total": "7x30"}, {f"{CONTROL}beats_total": "0+12x30"}),
     "FootplateNoNodeTakesWork": Case(
         "15m",
         {"footplate_slots": "0x30", 'footplate_jobs{state="queued"}': "3x30"},
@@ -160,7 +160,7 @@ CASES = {
     "FootplateJournalsGrow": Case(
         "25m", {f"{CONTROL}journal_depth": "9000+500x30"}, {f"{CONTROL}journal_depth": "90000-500x30"}
     ),
-    "FootplateMachineIsDying": Case(
+    "FootplateMachineIsFailing": Case(
         "12m", {f"{CONTROL}attempts_lost_total": "0+1x30"}, {f"{CONTROL}attempts_lost_total": "0x5 2x30"}
     ),
     "FootplateJobsFailForOneReason": Case(
@@ -169,16 +169,16 @@ CASES = {
         {f'{CONTROL}jobs_failed_total{{reason="error"}}': "0+9x60"},
         {"reason": "poison"},
     ),
-    "FootplateDiskIsLying": Case(
+    "FootplateDiskReturnsWrongData": Case(
         "10m", {f"{CONTROL}checkpoints_refused_total": "0x5 1x9"}, {f"{CONTROL}gaps_declared_total": "4x20"}
     ),
     "FootplateCheckpointsAreStuck": Case(
         "70m", {f"{CONTROL}checkpoints_stuck": "1x90"}, {f"{CONTROL}checkpoints_stuck": "1x50 0x40"}
     ),
-    "FootplateIsSpokenToByAStranger": Case(
+    "FootplateMessagesAreUnreadable": Case(
         "10m", {f"{CONTROL}events_dead_total": "0x5 1x9"}, {f"{CONTROL}events_dead_total": "1x20"}
     ),
-    "FootplateNothingFits": Case(
+    "FootplateJobFitsNoNode": Case(
         "70m",
         {'footplate_jobs_waiting{reason="no_such_shape"}': "1x90"},
         {'footplate_jobs_waiting{reason="capacity"}': "1x90"},

@@ -265,6 +265,16 @@ async def test_metrics_for_prometheus_count_requests_jobs_and_nodes(both: Api) -
     assert 'footplate_requests_total{method="POST",route="/jobs",status="201"} 1.0' in text
 
 
+async def test_a_node_that_was_drained_and_stopped_does_not_count_as_lost(api: Api) -> None:
+    node = await a_node(api)
+    await api.db.write(lambda conn: nodes.change(conn, node, lost=True))
+    assert 'footplate_nodes{state="lost"} 1.0' in (await api.client.get("/metrics")).text
+
+    await api.db.write(lambda conn: nodes.change(conn, node, draining=True))
+
+    assert 'footplate_nodes{state="lost"} 0.0' in (await api.client.get("/metrics")).text
+
+
 def test_metrics_of_control_are_in_the_format_of_prometheus() -> None:
     counts = Counts(attempts_lost=3, journal_depth=7, retries=Counter(node_lost=2, oom=1))
 
