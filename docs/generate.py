@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.metrics_core import Metric
 from pydantic_core import PydanticUndefined
 
 from docs import diagram
@@ -151,7 +152,7 @@ def events_page() -> str:
 
 def metrics_page() -> str:
     own = [metric for metric in Meters().registry.collect() if metric.name.startswith("footplate")]
-    rows = [f"| `{metric.name}` | {metric.type} | {metric.documentation} |" for metric in own]
+    rows = [f"| `{scraped_name(metric)}` | {metric.type} | {metric.documentation} |" for metric in own]
     control = [
         f"| `{prometheus_name(field.name)}` | {field.metadata['meaning']} | {field.metadata['advice']} |"
         for field in dataclasses.fields(Counts)
@@ -176,6 +177,11 @@ def metrics_page() -> str:
     )
 
 
+def scraped_name(metric: Metric) -> str:
+    """Returns the name under which Prometheus scrapes a metric. That of a counter has a suffix."""
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
+
+
 def components_page() -> str:
     """Returns the page of components, from the registered entry points and their signatures."""
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
@@ -190,10 +196,9 @@ def components_page() -> str:
             "# What a spec may name",
             MADE,
             "All fields of a spec, with an example each: [the job spec](spec.md).\n",
-            'A name alone, or `{"use": name, "args": {…}}`. `GET /components` answers with the same, and with what the',
-            "plugins bring that your nodes have installed; a wrong name or argument is told at `POST /jobs`. Paths are",
-            "names under `data://` or `models://`, or [on a hub](../guides/hub.md). What needs a library beyond the",
-            "Trainer's says which extra has it.",
+            'Write a name alone, or `{"use": name, "args": {…}}`. `GET /components` lists the same, and what the plugins',
+            "on your nodes add. `POST /jobs` refuses a wrong name or argument. Paths are names under `data://` or `models://`,",
+            "or [on a hub](../guides/hub.md). A component that needs another library names the extra that has it.",
             *lines,
             "",
         ]

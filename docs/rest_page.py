@@ -60,9 +60,12 @@ curl -sS $url/jobs -H 'Content-Type: application/json' -d '{"model": "toy/mlp", 
 - **Errors** are `application/problem+json` with a stable `code` ([all codes](errors.md)).
 - **Versions**: a job's `ETag` changes with its state. Send it as `If-Match` to change only what you have read.
 - **Project**: a key of project `*` adds `?project=name` to act in a project.
+- **Examples**: `$job`, `$checkpoint` and the like are the ids that you mean, and FILE is a file of yours.
 - The [websockets](stream.md) have a page of their own. `GET /openapi.json` has this description for programs, and
   `/docs` of the service shows it.
 """
+MANY = 1_000_000
+QUERIES = {"GET /metrics/series": "jobs=$job", "POST /files": "name=rows.jsonl"}
 TITLES = {
     "jobs": "Jobs", "history": "The history of a job", "metrics": "Curves", "live": "Live",
     "checkpoints": "Checkpoints", "files": "Files and outputs", "bundles": "Bundles of code",
@@ -88,17 +91,31 @@ def operation_lines(method: str, path: str, operation: Json) -> Iterator[str]:
     if parameters:
         yield "\n| parameter | meaning |\n|---|---|"
         for named in parameters:
-            meaning = " ".join((named.get("description") or named.get("schema", {}).get("description") or "").split())
-            yield f"| `{named['name']}` | {meaning.replace('|', chr(92) + '|')} |"
+            schema = named.get("schema", {})
+            meaning = " ".join((named.get("description") or schema.get("description") or "").split())
+            cell = " ".join(filter(None, [meaning, *values(schema)]))
+            yield f"| `{named['name']}` | {cell.replace('|', chr(92) + '|')} |"
     yield f"\n```bash\n{curl(method, path, operation)}\n```"
     good = [status for status in operation["responses"] if status < "300"]
     bad = [status for status in operation["responses"] if status >= "400"]
     yield f"\nAnswers {', '.join(good)}; errors {', '.join(bad)}."
 
 
+def values(schema: Json) -> Iterator[str]:
+    """Yields the choices, the limits and the default of a parameter, each as a sentence."""
+    if choices := schema.get("enum"):
+        yield f"One of {', '.join(f'`{choice}`' for choice in choices)}."
+    if "minimum" in schema and schema.get("maximum", MANY) < MANY:
+        yield f"From {schema['minimum']} to {schema['maximum']:,}."
+    if default := schema.get("default"):
+        yield f"Default: `{default}`."
+
+
 def curl(method: str, path: str, operation: Json) -> str:
     """Returns a command that sends the request, with the description's own example of a body."""
     address = "$url" + re.sub(r"\{(\w+)\}", r"$\1", path)
+    if query := QUERIES.get(f"{method} {path}"):
+        address = f'"{address}?{query}"'
     content = operation.get("requestBody", {}).get("content", {})
     words = ["curl", *([] if method in ("GET", "POST") and (content or method == "GET") else ["-X", method]), address]
     if "application/json" in content:

@@ -125,7 +125,7 @@ def _too_large() -> BodyTooLarge:
 async def list_bundles(
     request: Request,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Annotated[int, Query(description="The most bundles of a page.", ge=1, le=200)] = 50,
 ) -> BundleList:
     services = services_of(request)
     read = partial(BUNDLES.page, project=services.project, limit=limit + 1, after=after(cursor, _is_sha256))

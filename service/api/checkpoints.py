@@ -93,7 +93,7 @@ async def list_checkpoint_files(
     job: JobPath,
     checkpoint: Named,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", pattern="^[0-9]{1,5}$")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    limit: Annotated[int, Query(description="The most files of a page.", ge=1, le=1000)] = 1000,
 ) -> CheckpointFileList:
     row, files = await _contents(request, job, checkpoint)
     first = int(cursor or 0)

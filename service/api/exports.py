@@ -33,7 +33,7 @@ class NewExport(Group):
     operation_id="export_job",
     summary="Write a checkpoint's model, tokenizer and card to the outputs of a new job",
     responses={409: {}},
-    **documented_body(NewExport, {"checkpoint": "best"}),
+    **documented_body(NewExport, {"checkpoint": "latest"}),
 )
 async def export_job(request: Request, response: Response, job: JobPath) -> Job:
     """Returns the job that exports. Its outputs can be downloaded once it has succeeded."""

@@ -187,7 +187,7 @@ def too_large(limit: int) -> BodyTooLarge:
 async def list_files(
     request: Request,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=120)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Annotated[int, Query(description="The most files of a page.", ge=1, le=200)] = 50,
 ) -> FileList:
     services = services_of(request)
     read = partial(FILES.page, project=services.project, limit=limit + 1, after=after(cursor, is_file))

@@ -46,7 +46,7 @@ class Fork(Group):
     response_model=ForkedJob,
     **documented_body(
         Fork,
-        {"checkpoint": "best", "patch": {"training": {"learning_rate": 0.0001}}},
+        {"checkpoint": "latest", "patch": {"training": {"learning_rate": 0.0001}}},
         parameters=[IDEMPOTENCY_KEY],
     ),
 )

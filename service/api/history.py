@@ -27,7 +27,7 @@ router = APIRouter(route_class=StrictRoute, tags=["history"])
 MAX_LIMIT = 10_000
 MOST_KINDS = 50
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only events with a higher `no`.")]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Limit = Annotated[int, Query(description="The most entries of a page.", ge=1, le=MAX_LIMIT)]
 _KIND = f"({'|'.join(Kind)})"
 Kinds = Annotated[
     str | None,

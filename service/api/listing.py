@@ -41,8 +41,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 async def list_jobs(
     request: Request,
     state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,
-    tag: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
-    name: Annotated[str | None, Query(min_length=1, max_length=128)] = None,
+    tag: Annotated[str | None, Query(description="Only jobs with this tag.", min_length=1, max_length=128)] = None,
+    name: Annotated[str | None, Query(description="Only jobs of this name.", min_length=1, max_length=128)] = None,
     created_after: Annotated[When | None, Query(description="The earliest time of creation.")] = None,
     created_before: Annotated[When | None, Query(description="The time before which the jobs were created.")] = None,
     ids: Annotated[
@@ -53,9 +53,9 @@ async def list_jobs(
         str | None, Query(description="Only jobs that start from a checkpoint of the job with this id.", max_length=100)
     ] = None,
     include: Annotated[str | None, Query(description=_INCLUDE, max_length=100)] = None,
-    sort: Annotated[Sort, Query()] = "-created",
+    sort: Annotated[Sort, Query(description="The order. A minus reverses it.")] = "-created",
     cursor: Annotated[str | None, Query(description=_CURSOR, min_length=1, max_length=1000)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Annotated[int, Query(description="The most jobs of a page.", ge=1, le=200)] = 50,
 ) -> JobList:
     services = services_of(request)
     wanted = JobFilter(

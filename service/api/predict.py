@@ -56,7 +56,7 @@ class Predict(Group):
     operation_id="predict_job",
     summary="Run a checkpoint of the job on inputs",
     responses={409: {}, 429: {}, 503: {}},
-    **documented_body(Predict, {"inputs": [{"text": "a train at dawn"}], "checkpoint": "best"}, required=True),
+    **documented_body(Predict, {"inputs": [{"x": [1, 2, 3, 4, 5, 6, 7, 8]}], "checkpoint": "latest"}, required=True),
 )
 async def predict_job(request: Request, job: JobPath) -> PredictionList:
     """Returns a result for each input. The first request loads the checkpoint on a node, where it stays for a while."""

@@ -34,7 +34,7 @@ async def get_queue(
     request: Request,
     job: Annotated[str | None, Query(description="Only this job. The list is empty if the job does not wait.")] = None,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    limit: Annotated[int, Query(description="The most jobs of a page.", ge=1, le=1000)] = 100,
 ) -> Queue:
     """Lists waiting jobs in the order in which placement tries them.
 

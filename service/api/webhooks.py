@@ -278,7 +278,7 @@ async def list_deliveries(
     request: Request,
     webhook: WebhookPath,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=64)] = None,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    limit: Annotated[int, Query(description="The most deliveries of a page.", ge=1, le=200)] = 50,
 ) -> DeliveryList:
     """Lists deliveries of the last 30 days."""
     services = services_of(request)
