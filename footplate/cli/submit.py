@@ -176,6 +176,11 @@ def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50
         below = place.setdefault(name, {})
         if not isinstance(below, dict):
             here = ".".join(parents[: depth + 1])
+            if isinstance(below, list):
+                raise UsageError(
+                    f"--set {path}: {here} is a list, and --set cannot change one entry of it",
+                    hint=f"change the spec, or give the whole list: --set '{here}=[…]'",
+                )
             raise UsageError(
                 f"--set {path}: {here} is {json.dumps(below)}, which is not an object",
                 hint=f"write {here} as an object in the spec",

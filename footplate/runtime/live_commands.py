@@ -200,8 +200,13 @@ def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 
 def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refused: dict[str, str], run: Run) -> str:
     sentences = [text for text, does in (("saves a checkpoint", saves), ("evaluates the model", evaluates)) if does]
-    sentences += [f"{name} is {now}, was {was}" for name, (was, now) in changed.values.items()]
-    if "learning_rate" in changed.values or "max_steps" in changed.values:
+    for name, (was, now) in changed.values.items():
+        if isinstance(now, dict):
+            sentences += [f"{name}.{optimizer} is {rate}, was {was[optimizer]}" for optimizer, rate in now.items()]
+        else:
+            sentences.append(f"{name} is {now}, was {was}")
+    rate = changed.values.get("learning_rate", (0.0, 0.0))[1]
+    if changed.values.keys() & {"learning_rate", "max_steps"} and not isinstance(rate, dict):
         sentences.append(f"the current learning rate is {run.learning_rate():.6g}")
     sentences += [f"{name} was not carried out: {why}" for name, why in refused.items()]
     return "; ".join(sentences)

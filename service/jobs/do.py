@@ -159,7 +159,7 @@ def _problems(job: JobRow, request: Do, earlier: list[Command]) -> Iterator[Prob
         wanted = [name for name in ("save", "evaluate") if getattr(request, name)] + ["set"] * bool(request.arguments)
         yield from (Problem(f"/{name}", "no_such_loop", why) for name in wanted)
     elif not spec.is_script:
-        yield from _problems_of_the_spec(job, request.arguments, earlier)
+        yield from _problems_of_the_spec(job, spec, request.arguments, earlier)
 
 
 def _why_no_commands(spec: JobSpec) -> str | None:
@@ -171,8 +171,15 @@ def _why_no_commands(spec: JobSpec) -> str | None:
     return None
 
 
-def _problems_of_the_spec(job: JobRow, wanted: dict[str, Any], earlier: list[Command]) -> Iterator[Problem]:
+def _problems_of_the_spec(
+    job: JobRow, spec: JobSpec, wanted: dict[str, Any], earlier: list[Command]
+) -> Iterator[Problem]:
     """Yields the problems of the job's spec with the wanted values, and with the values of all earlier commands."""
+    if spec.optimizers and isinstance(rate := wanted.get("learning_rate"), float):
+        detail = f"the job has several optimizers: {', '.join(optimizer.id for optimizer in spec.optimizers)}"
+        hint = f"name one: {json.dumps({'learning_rate': {spec.optimizers[0].id: rate}})}"
+        yield Problem("/set/learning_rate", "disagreement", detail, hint)
+        wanted = {name: value for name, value in wanted.items() if name != "learning_rate"}
     document = json.loads(job.spec)
     for arguments in (*(command.set for command in earlier), wanted):
         numbers = {name: value for name, value in arguments.items() if not isinstance(value, Mapping)}

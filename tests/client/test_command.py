@@ -168,6 +168,7 @@ def test_a_watch_of_a_failed_job_exits_with_1_and_shows_the_error(command: Comma
         (["submit", "[1]"], "cannot be read"),
         (["submit", SHORT, "--set", "nothing"], "no value"),
         (["submit", SHORT, "--set", "model.args.depth=1"], '"toy/mlp", which is not an object'),
+        (["submit", '{"optimizers": [{}]}', "--set", "optimizers.0.every=5"], "--set 'optimizers=[…]'"),
         (["submit", SHORT, "--set", "training.learning_rat=1"], "did you mean 'learning_rate'?"),
         (["validate", '{"model": "toy/mlq", "data": "toy/regression"}'], "did you mean 'toy/mlp'?"),
         (["ls", "--state", "runing"], "did you mean 'running'?"),

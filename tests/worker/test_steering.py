@@ -18,7 +18,7 @@ from footplate.runtime.emit import EventSocket
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.testing import Events, Fingerprint, fingerprint
-from tests.trainer.test_changing import a_trainer
+from tests.trainer.test_changing import a_trainer, codec
 from worker.attempt.training_processes import Training
 
 
@@ -108,6 +108,19 @@ def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, li
         "evaluate": True,
     }
     assert (message["kind"], message["step"]) == ("do", 4)
+
+
+def test_a_changed_rate_of_one_optimizer_is_reported_without_the_others(tmp_path: Path, line: Line) -> None:
+    command = Command(no=9, set={"learning_rate": {"aux": 1e-2}})
+    live_commands = LiveCommands(line.event_socket, line.fd, [])
+    trainer = codec(tmp_path, AskIn(line, 4, command), live_commands)
+    live_commands.run = FootplateRun(trainer)
+    live_commands.begin(None)
+
+    trainer.train()
+
+    [message] = line.told()
+    assert message["data"]["message"] == "learning_rate.aux is 0.01, was 0.05"
 
 
 def test_changed_arguments_apply_to_later_attempts_bit_identically(

@@ -159,6 +159,16 @@ async def test_learning_rates_by_optimizer_are_passed_to_the_loop(api: Api) -> N
     assert command.set == {"learning_rate": {"aux": 1.0}}
 
 
+async def test_a_learning_rate_without_the_name_of_its_optimizer_is_refused(api: Api) -> None:
+    job = await running(api, optimizers=[{"id": "main", "params": ["."], "use": "adam"}])
+
+    refused = await api.client.post(f"/jobs/{job}/do", json={"set": {"learning_rate": 1e-4}})
+
+    [error] = refused.json()["errors"]
+    assert (error["pointer"], error["code"]) == ("/set/learning_rate", "disagreement")
+    assert error["hint"].endswith('{"learning_rate": {"main": 0.0001}}')
+
+
 async def test_own_loops_and_jobs_without_training_refuse_commands(api: Api) -> None:
     evaluates = await running(api, data={"eval": "toy/regression"}, training={})
 
