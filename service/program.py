@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error.message, file=sys.stderr)
         return 2
     except FootplateError as error:
-        print(f"{error.message}. {error.hint or ''}".rstrip(), file=sys.stderr)
+        print("; ".join(filter(None, [error.message, error.hint])), file=sys.stderr)
         return 1
 
 
