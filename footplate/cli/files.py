@@ -155,6 +155,7 @@ def _transferring(options: Options) -> Iterator[Client]:
 
 def run_export(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
+    print_message("a job on a node writes the files; `footplate queue` says why it waits, if it does")
     written = job.export(options.output or f"{job.id}-export", checkpoint=options.checkpoint, merge=options.merge)
     print_json([str(path) for path in written]) if options.json else print_lines(*map(str, written))
     return 0
