@@ -62,11 +62,11 @@ def system(tmp_path: Path, redis: RedisServer, database_url: str, protection_off
     processes.stop_all()
 
 
-@pytest.mark.parametrize("user", ["of its own", "of its node"])
+@pytest.mark.parametrize("user", ["training user", "root"])
 @pytest.mark.fault(14, without="all processes of training are ended", red="survived the cancel")
 def test_no_process_of_a_cancelled_job_survives(system: System, user: str) -> None:
     system.start_service()
-    system.start_node(**({"FOOTPLATE_TRAINING_USER": "root"} if user == "of its node" else {}))
+    system.start_node(**({"FOOTPLATE_TRAINING_USER": "root"} if user == "root" else {}))
     job = submit(system)
     system.until_step(job, 1, within=120)
     folder = system.folder / "artifacts" / "jobs" / job / "attempts" / "1" / "levels"

@@ -146,7 +146,7 @@ def _event(seq: int, last: int | None) -> dict[str, Any]:
     return event.model_dump(mode="json")
 
 
-short_lease = pytest.mark.parametrize("line", [5], indirect=True, ids=["of 5 s"])
+short_lease = pytest.mark.parametrize("line", [5], indirect=True, ids=["lease of 5 s"])
 """Elsewhere nobody beats, and a busy machine takes longer over a story than that."""
 
 
@@ -278,12 +278,12 @@ def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:
     for _ in range(900):
         deep = {"a": deep}
     return {
-        "an epoch beyond every float": make_worker_event(2).model_dump(mode="json") | {"epoch": 10**400},
-        "metrics deeper than a stack": make_worker_event(2).model_dump(mode="json") | {"data": deep},
-        "more bytes than SQL can count": make_worker_event(
+        "an epoch too large for a float": make_worker_event(2).model_dump(mode="json") | {"epoch": 10**400},
+        "metrics nested 900 levels deep": make_worker_event(2).model_dump(mode="json") | {"data": deep},
+        "a number of bytes too large for SQL": make_worker_event(
             2, kind=Kind.CHECKPOINT, data={"status": "committed", "path": path, "bytes": 10**30}
         ).model_dump(mode="json"),
-        "half a character": make_worker_event(
+        "a lone surrogate": make_worker_event(
             2, kind=Kind.CHECKPOINT, data={"status": "committed", "path": path, "manifest_sha256": "\ud800"}
         ).model_dump(mode="json"),
     }
@@ -292,10 +292,10 @@ def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     "poison",
     [
-        "an epoch beyond every float",
-        "metrics deeper than a stack",
-        "more bytes than SQL can count",
-        "half a character",
+        "an epoch too large for a float",
+        "metrics nested 900 levels deep",
+        "a number of bytes too large for SQL",
+        "a lone surrogate",
     ],
 )
 async def test_an_event_that_cannot_be_stored_does_not_delay_other_events(line: Line, poison: str) -> None:

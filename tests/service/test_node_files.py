@@ -58,15 +58,15 @@ def test_a_file_that_only_a_single_node_has_is_accepted(home: Path, tmp_path_fac
     assert len(lacking(node(other), node(home))) == 1
 
 
-@pytest.mark.parametrize("case", ["older", "elsewhere", "another folder", "unseen", "none"])
+@pytest.mark.parametrize("case", ["older node", "another machine", "another folder", "unmounted", "no node"])
 def test_no_file_is_refused_if_the_service_cannot_see_the_folder_of_a_node(home: Path, case: str) -> None:
     root = FileRoot.at(home / "data")
     other = {
-        "older": [None],
-        "elsewhere": [node(home, machine="another")],
+        "older node": [None],
+        "another machine": [node(home, machine="another")],
         "another folder": [node(home, data=root.model_copy(update={"inode": root.inode + 1}))],
-        "unseen": [node(home, data=root.model_copy(update={"anchor": f"{home}/unmounted"}))],
-        "none": [],
+        "unmounted": [node(home, data=root.model_copy(update={"anchor": f"{home}/unmounted"}))],
+        "no node": [],
     }[case]
 
     assert lacking(*other) == []

@@ -144,7 +144,7 @@ def test_a_batch_split_for_memory_weights_a_mean_over_tokens_by_its_tokens(tmp_p
             torch.testing.assert_close(others[name], gradient, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("fits", [{}, {"auto_find_batch_size": True}], ids=["plain", "cut to fit"])
+@pytest.mark.parametrize("fits", [{}, {"auto_find_batch_size": True}], ids=["plain", "split for memory"])
 def test_sync_gradients_is_true_only_in_the_last_micro_batch(tmp_path: Path, fits: dict[str, Any]) -> None:
     """Libraries read `accelerator.sync_gradients` in their losses, GRPO's adaptive entropy for one."""
 

@@ -76,7 +76,7 @@ COLLATORS: dict[str, Callable[[], Any]] = {
     "transformers": lambda: masked(theirs),
     "transformers with numpy": lambda: Arrays(bert(), mlm_probability=0.5, seed=3, return_tensors="np"),
     "own generators": OwnGenerators,
-    "a function that calls one": inside_a_function,
+    "inside a function": inside_a_function,
 }
 
 

@@ -123,7 +123,7 @@ def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
     assert [event["seq"] for event in read(result)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("where", ["inside a line", "over a line's end"])
+@pytest.mark.parametrize("where", ["inside a line", "across two lines"])
 def test_lines_that_a_disk_lost_in_the_middle_become_gaps(tmp_path: Path, where: str) -> None:
     journal = Journal.create(tmp_path, name(), 10)
     ends = []

@@ -251,7 +251,7 @@ def test_an_abandoned_upload_leaves_no_files_in_the_store(
 
 
 @pytest.mark.parametrize("verifies", [True, False], ids=["protected", "control"])
-@pytest.mark.parametrize("harm", ["flipped", "torn", "missing", "never finished", "another one"])
+@pytest.mark.parametrize("harm", ["flipped bits", "truncated", "missing file", "missing manifest", "changed manifest"])
 def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch, harm: str, verifies: bool
 ) -> None:
@@ -259,12 +259,12 @@ def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
     older, newer = first.save(10), first.save(20)
     first.send(older, newer)
     place = newer["data"]["path"]
-    if harm in ("flipped", "torn"):
-        store.write(b"weighty" if harm == "flipped" else b"wei", f"{place}/{NAMES[0]}")
-    elif harm == "another one":
+    if harm in ("flipped bits", "truncated"):
+        store.write(b"weighty" if harm == "flipped bits" else b"wei", f"{place}/{NAMES[0]}")
+    elif harm == "changed manifest":
         store.write(store.read(f"{place}/manifest.json") + b" ", f"{place}/manifest.json")
     else:
-        store.remove_file(f"{place}/{NAMES[0] if harm == 'missing' else 'manifest.json'}")
+        store.remove_file(f"{place}/{NAMES[0] if harm == 'missing file' else 'manifest.json'}")
     second = attempt(2, offer_of(newer), offer_of(older))
     if not verifies:
         monkeypatch.setattr(
@@ -279,7 +279,7 @@ def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
     assert began == StartingPoint(str(second.root / older["data"]["path"]), is_own=True)
     [said] = second.found
     assert "checkpoint-20" in said
-    if harm in ("flipped", "torn", "missing"):
+    if harm in ("flipped bits", "truncated", "missing file"):
         assert NAMES[0] in said
 
 

@@ -480,12 +480,12 @@ def noisy_per_rank(folder: Path, **values: Any) -> dict[str, Any]:
 
 def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
     """Trains a model whose results differ if samples are split over processes."""
-    if how == "named":
+    if how == "named optimizers":
         values["options"] = {"optimizers": [NamedOptimizer("all", [r"."], args={"lr": 1e-2}, schedule="linear")]}
     trainer, events = _trainer(folder, name=how, text=True, **values)
-    if how in ("looks back", "adds"):
-        set_model(trainer, LooksBackForCausalLM() if how == "looks back" else AddsForCausalLM())
-    if how == "a loss of its own":
+    if how in ("mixes positions", "adds to the loss"):
+        set_model(trainer, LooksBackForCausalLM() if how == "mixes positions" else AddsForCausalLM())
+    if how == "own loss function":
         trainer.compute_loss_func = lambda *args, **kwargs: None
     return _results_of(trainer, events, trainer.train())
 

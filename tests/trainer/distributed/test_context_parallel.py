@@ -146,12 +146,12 @@ def test_attention_that_sees_only_local_tokens_changes_the_curve_and_is_refused(
 @pytest.mark.parametrize(
     ("scenario", "said"),
     [
-        ("looks back", "computes logits that differ by"),
-        ("adds", "the loss of AddsForCausalLM is not the cross entropy of the next token"),
-        ("a loss of its own", "the Trainer has its own compute_loss_func"),
-        ("noise of its own", "processes 0 to 1 compute every batch together, but have read"),
-        ("no text", "the model's class name, Mlp, does not end with ForCausalLM"),
-        ("named", "several named optimizers have one each"),
+        ("mixes positions", "computes logits that differ by"),
+        ("adds to the loss", "the loss of AddsForCausalLM is not the cross entropy of the next token"),
+        ("own loss function", "the Trainer has its own compute_loss_func"),
+        ("random data per rank", "processes 0 to 1 compute every batch together, but have read"),
+        ("not a language model", "the model's class name, Mlp, does not end with ForCausalLM"),
+        ("named optimizers", "several named optimizers have one each"),
     ],
 )
 def test_a_model_that_context_parallelism_would_change_is_refused_by_all_ranks(

@@ -77,7 +77,7 @@ def test_tensor_parallelism_works_in_half_precision(results_of_parts: Results, w
 
 def test_ranks_of_a_tensor_parallel_group_read_the_same_samples(results_of_parts: Results) -> None:
     """All processes of a group read the same, although each would have drawn another order."""
-    first, other = results_of_parts("a sampler of its own")
+    first, other = results_of_parts("own sampler")
 
     assert "error" not in first, first.get("trace")
     assert first["losses"] == other["losses"]
@@ -85,7 +85,7 @@ def test_ranks_of_a_tensor_parallel_group_read_the_same_samples(results_of_parts
 
 
 def test_different_data_within_a_group_is_refused_at_the_first_batch(results_of_parts: Results) -> None:
-    for rank_run in results_of_parts("noise of its own"):
+    for rank_run in results_of_parts("random data per rank"):
         assert "DatasetError: processes 0 to 1 compute every batch together, but have read" in rank_run["error"]
 
 
