@@ -21,7 +21,8 @@ from service.store.times import now_ms, text_of
 from service.store.waiting import WaitingRow, count
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
-_CURSOR = re.compile(r"([01])\.(-?\d{1,16})\.(\d{1,16})\.(job_[0-9a-f]{32})")
+_CURSOR = re.compile(r"([01])\.((?<=0\.)-?\d{1,3}|(?<=1\.)\d{1,16})\.(\d{1,16})\.(job_[0-9a-f]{32})", re.ASCII)
+"""A cursor: 0 and a priority of at most three digits, or 1 and a time. SQL refuses longer priorities."""
 
 
 @router.get(

@@ -88,7 +88,10 @@ async def test_pages_of_the_queue_are_consistent_while_jobs_start(api: Api) -> N
 
     assert [row.job for row in first.data + second.data] == waiting
     assert second.next_cursor is None
-    assert (await api.client.get("/queue?cursor=nonsense")).json()["errors"][0]["pointer"] == "/query/cursor"
+    beyond_sql = f"0.{10**15}.1.{waiting[0]}"
+    for wrong in ("nonsense", beyond_sql):
+        refused = (await api.client.get(f"/queue?cursor={wrong}")).json()
+        assert refused["errors"][0]["pointer"] == "/query/cursor"
 
 
 async def test_a_key_sees_only_the_number_of_other_projects_waiting_jobs(serve: Serve, sqlite_url: str) -> None:
