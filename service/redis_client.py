@@ -116,7 +116,8 @@ class RedisNotifier:
 
     async def _listen(self) -> None:
         while True:
-            with suppress(*UNREACHABLE):
+            # A ValueError comes from a message of another program, which has no words or is not text.
+            with suppress(*UNREACHABLE, ValueError):
                 async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
                     await channel.subscribe(keys.WAKE)
                     while True:
