@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from footplate.contract.ids import is_id, new_node_id
+from worker.attempt.local_ranks import threads_of
 from worker.identity import Node, claim_node
 from worker.node.canary import no_restart, restart_if_idle
 
@@ -26,6 +27,11 @@ def test_the_ranks_of_a_node_never_have_more_threads_than_cpus(
     monkeypatch.setattr("os.cpu_count", lambda: cpus)
 
     assert claim_node(tmp_path, slots).threads == threads
+
+
+@pytest.mark.parametrize(("text", "threads"), [("8", 8), (" 4,2", 4), ("", 3), ("0", 3), ("auto", 3)])
+def test_threads_are_those_of_omp_num_threads_or_the_usual_number(text: str, threads: int) -> None:
+    assert threads_of(text, usual=3) == threads
 
 
 def test_boot_ids_sort_by_start_even_if_the_clock_is_set_back(

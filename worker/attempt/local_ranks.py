@@ -80,7 +80,7 @@ class LocalRanks:
             models=settings.models_path,
             hub=hub,
             unpacked=self.owner.unpacked,
-            threads=int(os.environ.get("OMP_NUM_THREADS") or self._node.threads),
+            threads=threads_of(os.environ.get("OMP_NUM_THREADS", ""), self._node.threads),
             environment={**environment, "TMPDIR": self._scratch_of(rank)},
         )
 
@@ -91,3 +91,12 @@ class LocalRanks:
         folder = Path(self.scratch, f"rank-{rank}")
         folder.mkdir(exist_ok=True)
         return str(folder)
+
+
+def threads_of(omp_num_threads: str, usual: int) -> int:
+    """Returns the number of threads that an operator has set, or the usual number.
+
+    OpenMP also accepts a number for each level of nested regions, such as `4,2`. torch has only the first level.
+    """
+    first = omp_num_threads.partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else usual
