@@ -56,7 +56,8 @@ class Listing(Sequence[T], Generic[T]):
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
         ends = (index.start, index.stop) if isinstance(index, slice) else (index, index + 1)
-        needs_all = any(end is not None and end < 0 for end in ends) or ends[1] is None
+        is_backwards = isinstance(index, slice) and (index.step or 1) < 0
+        needs_all = is_backwards or any(end is not None and end < 0 for end in ends) or ends[1] is None
         self._load(None if needs_all else ends[1])
         return self._loaded[index]
 

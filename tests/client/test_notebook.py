@@ -97,6 +97,10 @@ def test_a_list_loads_only_the_pages_that_are_needed() -> None:
         loaded[10]
 
 
+def test_a_slice_of_a_list_may_go_backwards() -> None:
+    assert Listing(iter(range(10)), html=str)[5:2:-1] == [5, 4, 3]
+
+
 async def test_await_loads_all_jobs_of_an_asynchronous_list() -> None:
     jobs = AsyncJobs(FakeWire(page(named("a"), named("b", 1))), 0.0)
 
