@@ -196,9 +196,10 @@ def components_page() -> str:
             "# What a spec may name",
             MADE,
             "All fields of a spec, with an example each: [the job spec](spec.md).\n",
-            'Write a name alone, or `{"use": name, "args": {…}}`. `GET /components` lists the same, and what the plugins',
-            "on your nodes add. `POST /jobs` refuses a wrong name or argument. Paths are names under `data://` or `models://`,",
-            "or [on a hub](../guides/hub.md). A component that needs another library names the extra that has it.",
+            'Write a name alone, or `{"use": name, "args": {…}}`. `GET /components` lists the same, and what the',
+            "plugins on your nodes add. `POST /jobs` refuses a wrong name or argument. Paths are names under",
+            "`data://` or `models://`, or [on a hub](../guides/hub.md). A component that needs another library names",
+            "the extra that has it.",
             *lines,
             "",
         ]
