@@ -187,7 +187,7 @@ class RemoteStore:
             return f"the artifact store cannot be read: {error}"
         return (
             f"{self.url} is not the service's artifact store, because {layout.PROBE} is missing: "
-            "set FOOTPLATE_ARTIFACTS as on the service"
+            "create the bucket if it does not exist, and set FOOTPLATE_ARTIFACTS as on the service"
         )
 
     # Connection
