@@ -352,7 +352,7 @@ DIFFERENCES = (
         "A bar fills a log file with control characters.",
     ),
     (
-        "A stream's last window of an epoch, if it is smaller, is not a step. Its gradients are added to those of the next step.",
+        "A smaller last window of a stream's epoch is not a step. Its gradients are added to those of the next step.",
         "It is a step.",
         "Each step then has the gradients of its own samples.",
     ),
@@ -363,7 +363,8 @@ DIFFERENCES = (
     ),
     (
         "A resume takes the learning rate from the checkpoint.",
-        "It takes it from the arguments, and the position in the schedule from the checkpoint. A schedule of the script is restored whole.",
+        "It takes the rate from the arguments, and the schedule's position from the checkpoint. A schedule of the "
+        "script is restored whole.",
         "A changed argument has an effect.",
     ),
     (
