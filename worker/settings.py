@@ -52,7 +52,8 @@ class WorkerSettings(Settings):
     attempt a uid of its own. A name or a single uid is one user for all attempts. `root` gives training the node's own
     rights. Empty: the range 60600-61111 if its users can work on this machine, else the node's own rights."""
     slots: int = Field(default=0, ge=0, le=256)
-    """The number of ranks that may run here at once. 0: one per GPU, or half the CPUs if there is no GPU."""
+    """The number of ranks that may run here at once. 0: one per GPU, or half the CPUs if there is no GPU. The variable
+    CUDA_VISIBLE_DEVICES limits the GPUs of a node, by the indices of nvidia-smi or by UUIDs."""
     gpus: str = ""
     """Simulated GPUs for tests and rehearsals, as `uuid:name:memory_mb:capability, ...`. Empty: those of NVML."""
     beat_seconds: PositiveFloat = 2.0

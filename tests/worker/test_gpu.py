@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from footplate.contract.errors import SettingsError
 from footplate.contract.host.launch import Order
 from footplate.contract.ids import ClaimId, Fence, new_job_id
+from footplate.contract.messages import Gpu
 from tests.support.factories import make_spec
 from tests.support.processes import REPOSITORY
-from worker.node.gpus import inventory
+from worker.node.gpus import inventory, visible
 
 LOOK = """
 import sys
@@ -35,6 +37,26 @@ def seen_with(gpus: list[str], folder: Path) -> str:
     )  # fmt: skip
     look = [sys.executable, "-c", LOOK, order.model_dump_json()]
     return subprocess.run(look, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout.strip()
+
+
+MACHINE = [Gpu(uuid=f"GPU-{name}", name="H100", memory_mb=81559, capability=(9, 0)) for name in "abcd"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        (None, "abcd"), ("2", "c"), ("3, 0", "da"), ("GPU-b,1", "b"), ("", ""), ("-1", ""), ("NoDevFiles", ""),
+        ("1,-1,2", "b"),
+    ],
+)  # fmt: skip
+def test_a_node_has_only_the_gpus_that_cuda_visible_devices_leaves(devices: str | None, names: str) -> None:
+    assert [gpu.uuid.removeprefix("GPU-") for gpu in visible(MACHINE, devices)] == list(names)
+
+
+def test_a_visible_device_that_the_machine_does_not_have_stops_the_node() -> None:
+    with pytest.raises(SettingsError, match=r"'7'.*0 \(GPU-a\)"):
+        visible(MACHINE, "0,7")
+    assert visible([], "0") == [], "a machine without GPUs is a node for CPU jobs"
 
 
 @pytest.mark.gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from footplate.contract.errors import SettingsError
 from footplate.contract.messages import Gpu
@@ -12,7 +13,32 @@ log = logging.getLogger("footplate.worker")
 
 def inventory(simulated: str) -> list[Gpu]:
     """Returns the GPUs that attempts may use. `simulated` is the setting FOOTPLATE_GPUS. If empty, NVML lists them."""
-    return [_simulated(text.strip()) for text in simulated.split(",") if text.strip()] if simulated else _from_nvml()
+    if simulated:
+        return [_simulated(text.strip()) for text in simulated.split(",") if text.strip()]
+    return visible(_from_nvml(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def visible(gpus: list[Gpu], devices: str | None) -> list[Gpu]:
+    """Returns the GPUs that CUDA_VISIBLE_DEVICES leaves to this node, because NVML lists all of the machine.
+
+    `devices` has indices, in the order of nvidia-smi, or beginnings of UUIDs. None leaves all.
+    """
+    if devices is None or not gpus:
+        return gpus
+    left: list[Gpu] = []
+    for name in filter(None, map(str.strip, devices.split(","))):
+        if name in NO_MORE:
+            break
+        named = [gpu for at, gpu in enumerate(gpus) if name == str(at) or gpu.uuid.startswith(name)]
+        if not named:
+            uuids = ", ".join(f"{at} ({gpu.uuid})" for at, gpu in enumerate(gpus))
+            raise SettingsError(f"CUDA_VISIBLE_DEVICES names {name!r}, but the GPUs of this machine are: {uuids}.")
+        left += [gpu for gpu in named[:1] if gpu not in left]
+    return left
+
+
+NO_MORE = ("-1", "NoDevFiles")
+"""Values of CUDA_VISIBLE_DEVICES after which no GPU is visible. Slurm sets NoDevFiles for a step without GPUs."""
 
 
 def _simulated(text: str) -> Gpu:
