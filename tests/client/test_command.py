@@ -150,6 +150,16 @@ def test_a_watch_continues_after_two_kills_of_the_service(command: Command, stan
     assert [json.loads(line) for line in lines if line.startswith("{")] == standing.events(job)
 
 
+def test_an_export_says_that_a_job_writes_the_files(command: Command) -> None:
+    command.good("submit", SHORT, "--watch")
+
+    done = command.run("export", "@last", "-o", "exported")
+
+    assert done.returncode == 0, done.stderr
+    assert "`footplate queue`" in done.stderr
+    assert (command.folder / "exported/model.safetensors").exists()
+
+
 def test_a_watch_of_a_failed_job_exits_with_1_and_shows_the_error(command: Command) -> None:
     done = command.run("submit", json.dumps(FAILING), "--watch")
 
