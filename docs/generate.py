@@ -352,7 +352,12 @@ DIFFERENCES = (
         "A bar fills a log file with control characters.",
     ),
     (
-        "A smaller last window of a stream's epoch is not a step. Its gradients are added to those of the next step.",
+        "A resume computes its position from full epochs, also if a callback ended epochs early.",
+        "It continues at the stored position.",
+        "No sample is trained on twice.",
+    ),
+    (
+        "A smaller last window of a stream is not a step. Its gradients are added to the next step.",
         "It is a step.",
         "Each step then has the gradients of its own samples.",
     ),

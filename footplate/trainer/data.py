@@ -155,6 +155,8 @@ class Epoch:
         if skip and "epoch" in places:
             self._set_rng(places["epoch"])
         self._opened, self._number, self._read, self._offset = self._rng(), epoch, skip, offset
+        self.is_over = False
+        """True if no further batch of this epoch is trained on, because a callback or the data ended the epoch."""
         if is_ours(loader):
             draw_and_discard()
         self._stream = Stream(loader, places.get("stream") if skip else None) if has_position(loader) else None
@@ -194,7 +196,12 @@ class Epoch:
         return batch
 
     def places(self) -> dict[str, Any]:
-        """Returns what a checkpoint must store now to continue this epoch: the position and the generator states."""
+        """Returns what a checkpoint must store now to continue this epoch: the position and the generator states.
+
+        If the epoch is over, the run continues at the start of the next epoch.
+        """
+        if self.is_over:
+            return {"at": [self._number + 1, 0]}
         places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read]}
         if own := self._collator.state():
             places["collator"] = own

@@ -172,6 +172,7 @@ def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng 
             restore=rng.restore if rng else None,
         )
         _run_epoch(trainer, step, epoch, skip, strategy.epoch(run.epoch, loader))
+        run.epoch.is_over = run.epoch.is_over or not trainer.control.should_training_stop
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         log_evaluate_save(trainer)
         run.epoch, skip, offset, rng = None, 0, 0, None

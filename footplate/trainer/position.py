@@ -62,7 +62,13 @@ def resumed(
     is_moved = then.get("step_shift") or places.get("offset")
     if args.ignore_data_skip or (before == now and not is_moved):
         epoch, steps = divmod(done, plan.steps_per_epoch)
-        return plan, DataPosition(epoch, 0 if args.ignore_data_skip else steps * now.micro_batches)
+        batch = steps * now.micro_batches
+        if before == now and "at" in places:
+            # The stored position, because an epoch may have had fewer steps than planned.
+            epoch, batch = places["at"]
+        if batch >= plan.batches_per_epoch:
+            epoch, batch = epoch + 1, 0
+        return plan, DataPosition(epoch, 0 if args.ignore_data_skip else batch)
     if "at" in places:
         epoch, batch = places["at"]
     else:

@@ -276,7 +276,10 @@ def _progress(trainer: Trainer) -> dict[str, Any]:
     text_files = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
     if args.save_only_model:
         return text_files
-    places = {"places": trainer._footplate.run.epoch.places()} if trainer._footplate.run.epoch is not None else {}
+    epoch, places = trainer._footplate.run.epoch, {}
+    if epoch is not None:
+        epoch.is_over = epoch.is_over or trainer.control.should_epoch_stop
+        places = {"places": epoch.places()}
     rngs = strategy.peers.all_gather({**seeds.rng_state(), **places})
     tensors = callback_tensors.collect(trainer.callback_handler.callbacks)
     return {

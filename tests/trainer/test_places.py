@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset, WeightedRandomSampler, get_worker_
 
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.collators import default_data_collator
 from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
@@ -68,7 +69,7 @@ def run(
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    resume = more.pop("resume", False)
+    resume, callbacks = more.pop("resume", False), more.pop("callbacks", [])
     args = TrainingArguments(str(folder), **{**values, **more})
     set_seed(7)
     events = Events()
@@ -77,7 +78,7 @@ def run(
         args,
         data_collator=collator,
         train_dataset=data,
-        callbacks=[events, *([StopAt(stop_at)] if stop_at else [])],
+        callbacks=[events, *([StopAt(stop_at)] if stop_at else []), *callbacks],
     )
     trainer.train(resume_from_checkpoint=resume)
     return fingerprint(trainer, events.losses)
@@ -106,6 +107,39 @@ def test_a_run_over_a_stream_or_random_draws_resumes_bit_identically(
     if draws == "stream" and not workers:
         read = [len((tmp_path / f"{name}.log").read_text()) for name in ("whole", "before", "after")]
         assert read[1] + read[2] == read[0], "nothing is read twice"
+
+
+class FiveSteps(TrainerCallback):
+    """Ends each epoch after five steps, although the data has eight."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_epoch_stop = state.global_step % 5 == 0
+
+
+class Shorter(IterableDataset[Any]):
+    """A stream with fewer samples than its length, such as a filtered one. An epoch has five steps instead of eight."""
+
+    def __len__(self) -> int:
+        return 90
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(ROWS[:60])
+
+
+@pytest.mark.parametrize("stop", [5, 7, 10])
+@pytest.mark.parametrize("ends", ["callback", "data"])
+def test_a_run_whose_epochs_end_early_resumes_bit_identically(tmp_path: Path, ends: str, stop: int) -> None:
+    def part(folder: str, **more: Any) -> Fingerprint:
+        data, callbacks = (ROWS, [FiveSteps()]) if ends == "callback" else (Shorter(), [])
+        return run(tmp_path / folder, data, callbacks=callbacks, **more)
+
+    whole = part("whole")
+    part("cut", stop_at=stop)
+    after = part("cut", resume=True)
+
+    assert len(whole.losses) == 15
+    assert after.losses == whole.losses[stop:]
+    assert (after.weights, after.rng) == (whole.weights, whole.rng)
 
 
 def test_a_stream_with_persistent_loader_workers_resumes_bit_identically(
