@@ -112,7 +112,7 @@ def evaluated(args: dict[str, Any], roots: Roots) -> dict[str, Any]:
         parts = build(spec, roots)
         trainer = our_trainer(spec, parts, replace(spec.training, output_dir=str(FOLDER / "out")))
         check_trainer(trainer, ())
-        texts = Texts(trainer.model)
+        texts = TextCounter(trainer.model)
         before = torch.get_rng_state()
         first, second = trainer.evaluate(), trainer.evaluate()
     except FootplateError as error:
@@ -127,7 +127,7 @@ def evaluated(args: dict[str, Any], roots: Roots) -> dict[str, Any]:
     }
 
 
-class Texts:
+class TextCounter:
     """Counts the texts that a model gets."""
 
     def __init__(self, model: Any) -> None:
@@ -138,8 +138,8 @@ class Texts:
         self.count += len(args[0] if args else kwargs["input_ids"])
 
 
-class StopsFirst(TrainerCallback):
-    """A stop that only the process of rank 1 reads, before its first forward pass."""
+class StopOnRankOne(TrainerCallback):
+    """Stops the evaluation on rank 1 only, before its first forward pass."""
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if kwargs["is_alone"] and os.environ["RANK"] == "1":
@@ -149,7 +149,7 @@ class StopsFirst(TrainerCallback):
 def stopped(roots: Roots) -> bool:
     spec = JobSpec.parse({"model": MODEL, "data": {"eval": {"use": "lm-eval", "args": CASES["shipped"]}}})
     trainer = our_trainer(spec, build(spec, roots), replace(spec.training, output_dir=str(FOLDER / "out")))
-    trainer.add_callback(StopsFirst())
+    trainer.add_callback(StopOnRankOne())
     try:
         trainer.evaluate()
     except StoppedEvaluating:
@@ -158,7 +158,7 @@ def stopped(roots: Roots) -> bool:
 
 
 def trained_with_trl(roots: Roots) -> dict[str, float]:
-    """Trains one step of SFT with two evaluation sets, of which one is a task."""
+    """Trains one step of SFT with two evaluation sets, one of which is a task of lm-eval."""
     sets = {"rows": "data://texts.jsonl", "colours": {"use": "lm-eval", "args": CASES["of the bundle"]}}
     spec = JobSpec.parse(
         {

@@ -19,7 +19,7 @@ from footplate.contract.errors import NotBuildable
 Message = dict[str, Any]
 
 TEMPLATES = Path(sys.prefix, "libraries/trl/chat_templates")
-"""Copies of the chat templates of well-known models, which TRL brings."""
+"""Copies of the chat templates of well-known models, which are part of TRL."""
 SPECIAL = re.compile(r"<\|\w+\|>|<｜[^>]+｜>|</?\w+_of_turn>")
 PLAIN = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -60,11 +60,11 @@ THOUGHTS = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and loop.last %}(hm){% endif %}{{ m.content }}"
     "{{ '<|end|>' if m.role == 'user' or loop.last }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""Writes thoughts and an end token in the last answer, and neither in earlier ones."""
+"""A chat template that writes thoughts and an end token in the last answer only."""
 
 
 def chat(*contents: str, system: str | None = None) -> list[Message]:
-    """Returns a chat of a user and the assistant, who take turns."""
+    """Returns a chat in which messages of a user and an assistant alternate."""
     first = [] if system is None else [{"role": "system", "content": system}]
     turns = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(contents)]
     return [*first, *turns]

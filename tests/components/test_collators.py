@@ -1,4 +1,4 @@
-"""Collators by name, those of the Trainer with the job's tokenizer, and our own for causal models."""
+"""Tests collators by name: the Trainer's collators with the job's tokenizer, and our own for causal models."""
 
 from __future__ import annotations
 

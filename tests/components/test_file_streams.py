@@ -76,7 +76,7 @@ def test_a_stream_yields_the_same_rows_as_the_indexed_dataset(
 
     assert not hasattr(stream, "__len__")
     assert [*stream] == [by_number[at] for at in range(len(by_number))]
-    assert [*stream] == [*pickle.loads(pickle.dumps(stream))], "and again, in the next epoch and in another process"
+    assert [*stream] == [*pickle.loads(pickle.dumps(stream))], "another process must read the same rows"
 
 
 @KINDS
@@ -90,7 +90,7 @@ def test_a_resumed_file_stream_continues_with_the_next_row(tmp_path: Path, made:
 
         then = made(tmp_path, streaming=True, **which)
         then.load_state_dict(place)
-        assert then.state_dict() == place, "it is there, also before it is read on"
+        assert then.state_dict() == place, "a stream has its restored position before it reads the next row"
 
         assert [*rows, *then] == [*made(tmp_path, streaming=True, **which)]
 

@@ -44,7 +44,7 @@ def test_a_trainer_is_described_with_the_arguments_of_its_config(name: str) -> N
     assert component.summary.endswith(".")
     properties = component.args["properties"]
     assert {"max_length", "max_completion_length"} & properties.keys()
-    assert "learning_rate" not in properties, "this one is in training"
+    assert "learning_rate" not in properties, "learning_rate is an argument of `training`"
     assert all(schema.get("description") for schema in properties.values())
     assert component.rows
     assert ("reward_funcs" in component.args["required"]) == (name in ("grpo", "rloo"))
@@ -131,7 +131,7 @@ def test_tool_call_arguments_given_as_json_text_become_objects() -> None:
 
 
 def test_a_key_that_first_appears_in_a_late_row_is_kept() -> None:
-    """`datasets` takes the types from the first thousand rows, so another row after them matters."""
+    """`datasets` infers the types from the first thousand rows, so the test adds a different row after these."""
     program = """if True:
         from footplate.components.hf_datasets import as_dataset
         chat = {"messages": [{"role": "user", "content": "a"}], "weight": 1}

@@ -23,7 +23,7 @@ MODEL = {"use": "hf/causal-lm", "args": {"path": "models://tiny"}}
 
 
 def problems(**args: Any) -> list[tuple[str, str, str | None]]:
-    """Returns what a request is told about the arguments, as a service that knows this node would tell it."""
+    """Returns the problems that a service reports for these arguments, if its node has this dataset."""
     names = {"data": {"eval": {"use": "lm-eval", "args": {"paths": ["data://rows.jsonl"], **args}}}}
     catalogue = Catalogue.of([describe("data", "lm-eval", lm_eval_tasks.task)])
     wrong = problems_of({"model": MODEL, **names}, catalogue)
@@ -32,7 +32,7 @@ def problems(**args: Any) -> list[tuple[str, str, str | None]]:
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lets Python find a package with the layout of the library's tasks, because the real one has 14,000 files."""
+    """Makes a small copy of the library's task folder importable, because the real folder has 14,000 files."""
     tasks = tmp_path / "lm_eval/tasks"
     tasks.mkdir(parents=True)
     (tmp_path / "lm_eval/__init__.py").touch()
@@ -129,7 +129,7 @@ def test_tasks_of_the_library_and_of_a_bundle_evaluate_a_model_on_local_rows(tmp
 
     first, second = (json.loads((tmp_path / f"results-{rank}.json").read_text()) for rank in range(2))
     assert first.pop("stopped")
-    assert second.pop("stopped"), "only this process has read the request"
+    assert second.pop("stopped"), "rank 1 stopped, although rank 0 did not read the stop request"
     for name in first:
         alone = results[name]
         assert first[name]["metrics"] == second[name]["metrics"] == alone["metrics"], name

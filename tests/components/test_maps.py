@@ -1,4 +1,4 @@
-"""Maps change rows when they are read, and wrong rows are reported with their place."""
+"""Tests maps, which change rows when the rows are read. Wrong rows are reported with their position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rows(list[Any]):
 
 
 class Classifier:
-    """A model with two classes that have numbers only."""
+    """A model with two classes that have numbers and no names."""
 
     def __init__(self) -> None:
         names = {0: "LABEL_0", 1: "LABEL_1"}

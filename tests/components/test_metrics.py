@@ -1,4 +1,4 @@
-"""Metrics by name and by arguments."""
+"""Tests metrics that are selected by name and configured by arguments."""
 
 from __future__ import annotations
 

@@ -87,7 +87,10 @@ def _theirs(name: str, optimizer: Any, args: dict[str, Any]) -> Any:
 
 
 def test_every_schedule_of_torch_and_transformers_is_registered_or_declined() -> None:
-    """Register a new one in pyproject.toml, or say in footplate/contract/learning_rules.py why no spec can name it."""
+    """Fails for a new schedule.
+
+    Register the schedule in pyproject.toml, or give a reason against it in footplate/contract/learning_rules.py.
+    """
     torchs = {
         name
         for name, item in vars(lr_scheduler).items()

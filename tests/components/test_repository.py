@@ -1,4 +1,4 @@
-"""Datasets of hubs, with splits by the card or by the files' names, and with the list of splits if one is missing."""
+"""Tests datasets of hubs, whose splits come from the card or file names. The error of a missing split lists them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ configs:
 
 
 def put(folder: Path, **rows: list[int]) -> str:
-    """Writes `data__train=[1, 2]` to data/train.jsonl."""
+    """Writes JSON lines: `data__train=[1, 2]` becomes two rows of data/train.jsonl."""
     for name, numbers in rows.items():
         path = folder / (name.replace("__", "/").replace("_of_", "-of-") + ".jsonl")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,12 +20,12 @@ TEXTS = [" ".join(WORDS[(at * step) % 9] for step in range(1, 2 + at % 7)) for a
 ROWS = [{"said": text, "label": ["bad", "good"][at % 2], "note": at} for at, text in enumerate(TEXTS)]
 
 
-class Numbered(list[Any]):
-    """The same rows by number."""
+class IndexedRows(list[Any]):
+    """An indexed dataset with the rows of `Stream`."""
 
 
 class Stream(IterableDataset[Any]):
-    """A stream that has a place. Each loading process reads its own share, and every row that is read is recorded."""
+    """A stream that can save its position. Each loader worker reads its own share of the rows."""
 
     def __init__(self) -> None:
         self.at = self.start = 0
@@ -68,12 +68,12 @@ MAPS: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", MAPS)
 def test_a_map_gives_the_same_rows_for_a_stream_and_an_indexed_dataset(tokenizer: Any, name: str) -> None:
-    by_number = MAPS[name](Numbered(ROWS), tokenizer)
+    by_number = MAPS[name](IndexedRows(ROWS), tokenizer)
 
     stream = MAPS[name](Stream(), tokenizer)
 
     assert [*stream] == [by_number[at] for at in range(len(by_number))]
-    assert [*stream] == [by_number[at] for at in range(len(by_number))], "and again, in the next epoch"
+    assert [*stream] == [by_number[at] for at in range(len(by_number))], "a second epoch must yield the same rows"
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -86,7 +86,7 @@ def test_a_resumed_mapped_stream_continues_with_the_next_row(tokenizer: Any, nam
 
     then = MAPS[name](Stream(), tokenizer)
     then.load_state_dict(place)
-    assert then.state_dict() == place, "it is there, also before it is read on"
+    assert then.state_dict() == place, "a stream has its restored position before it reads the next row"
 
     assert [*rows, *then] == [*MAPS[name](Stream(), tokenizer)]
 
