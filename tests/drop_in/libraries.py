@@ -194,7 +194,7 @@ LIKE: dict[str, dict[str, Any]] = {
     },
     "rloo": {"reward_funcs": ["similarity"], "num_generations": 2, "max_completion_length": 4},
 }  # fmt: skip
-"""The arguments that only TRL's configs have."""
+"""The arguments of each case that only TRL's configs have."""
 
 CASES: dict[str, Callable[[str], Any]] = {
     "sft": trl("SFT", ROWS["sft"], **LIKE["sft"]),
@@ -284,7 +284,7 @@ SPECS: dict[str, Callable[[str], Any]] = {
     "rloo": of_spec("trl/rloo"),
     "sentence-transformers": of_spec("st/embedding", "sentence-transformers", "encoder"),
 }
-"""The cases that a job spec describes, too. Reward functions of GRPO and RLOO differ, because a spec names them."""
+"""The cases that also run as job specs. A spec can only name its reward functions, so GRPO and RLOO use others here."""
 
 
 def digest(model: nn.Module) -> str:

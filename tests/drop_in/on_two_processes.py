@@ -23,7 +23,7 @@ import torch  # isort: skip  # libraries sets the number of threads first
 LORA = {"peft": {"r": 4, "target_modules": ["q_proj", "v_proj"]}}
 WHOLE_MODEL = ("sft", "reward", "grpo", "rloo")
 SECOND_MODEL = ("dpo", "kto")
-"""Trainers that keep a second model beside a whole one. FSDP and DeepSpeed refuse it."""
+"""Trainers that need a second model if the first one has no adapter. FSDP and DeepSpeed refuse a second model."""
 ADAPTER = ("sft", "dpo", "kto", "reward", "grpo", "rloo")
 STRATEGIES: dict[str, Any] = {
     "single": "single",
@@ -35,12 +35,12 @@ STRATEGIES: dict[str, Any] = {
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0"))
 SAMPLES = 4
-"""The samples of a micro-batch, over all processes."""
+"""The number of samples in a micro-batch of all processes together."""
 
 
 def outcome(case: str, strategy: str, model_args: dict[str, Any], folder: Path) -> dict[str, Any]:
     kind = {"model": "reward", "num_labels": 1} if case == "reward" else {}
-    # FSDP and DeepSpeed refuse the second model of a beta that is not 0.
+    # With another beta, these trainers need a second model, which FSDP and DeepSpeed refuse.
     own = {"beta": 0.0} if case in ("grpo", "rloo") and not model_args else {}
     size = SAMPLES // WORLD
     resources = {"processes_per_node": WORLD, "strategy": STRATEGIES[strategy]} if WORLD > 1 else {}

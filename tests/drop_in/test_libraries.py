@@ -49,13 +49,13 @@ def test_libraries_train_evaluate_and_resume_as_under_transformers(tmp_path: Pat
     assert {case: specs[case]["error"] for case in specs if "error" in specs[case]} == {}
     assert specs.keys() == {case + SPEC for case in AS_A_SPEC | FROM_REWARDS}
     differ = {case: pairs for case in AS_A_SPEC if (pairs := differences(specs[case + SPEC], theirs[case]))}
-    assert differ == {}, "a spec trains otherwise than TRL's own script"
+    assert differ == {}, "a job spec trains differently from TRL's own script"
     moved = {case for case, run in specs.items() if run["weights"] != run["resumed weights"]}
-    assert moved == set(), "a run that was interrupted ends with other weights"
+    assert moved == set(), "a resumed run ends with other weights than an uninterrupted run"
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[Any]:
-    """Returns what differs between the two runs of a case, beside the package that the Trainer comes from."""
+    """Returns the differences between the two runs of a case, except the package of the Trainer."""
     if "error" in ours or "error" in theirs:
         return [ours.get("error"), theirs.get("error")]
     if (ours["base"], theirs["base"]) != ("footplate", "transformers"):

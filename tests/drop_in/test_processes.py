@@ -19,7 +19,10 @@ PROGRAM = Path(__file__).with_name("on_two_processes.py")
 EQUAL_TO_ONE_PROCESS = {
     "sft, whole", "dpo, whole", "reward, whole", "sft, adapter", "dpo, adapter", "reward, adapter",
 }  # fmt: skip
-"""KTO's loss depends on the samples per process, and answers of GRPO and RLOO on each process's generators."""
+"""The cases that give the losses of one process.
+
+KTO's loss depends on the samples per process. Answers of GRPO and RLOO depend on each process's generators.
+"""
 
 Train = Callable[[str], dict[str, dict[str, Any]]]
 
@@ -43,7 +46,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
 
 @pytest.fixture(scope="module")
 def alone(train: Train) -> dict[str, dict[str, Any]]:
-    """The same jobs with the same batches in one process."""
+    """Returns the results of the same jobs and batches in one process."""
     return train("single")
 
 
