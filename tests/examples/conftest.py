@@ -27,7 +27,7 @@ def code_of(folder: Path) -> dict[str, bytes]:
 
 
 class Examples:
-    """`example(name)` is a job of examples/, `prepare(folder)` what its README runs first, if anything."""
+    """Submits the jobs of examples/ to one system. `prepare` runs an example's prepare.py once, if there is one."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -45,7 +45,7 @@ class Examples:
         return content
 
     def with_code(self, name: str, **changes: Any) -> JSON:
-        """A job of an example that brings its own code, with that uploaded; `training` is changed field by field."""
+        """Uploads an example's code and returns its spec with these changes. `training` is changed field by field."""
         folder = EXAMPLES / name.partition("/")[0]
         spec: JSON = json.loads((EXAMPLES / name).read_text())
         training = {**spec.get("training", {}), **changes.pop("training", {})}
@@ -53,7 +53,7 @@ class Examples:
         return {**spec, "training": training, "code": code, **changes}
 
     def run(self, name: str, **changes: Any) -> JSON:
-        """The job as it ended."""
+        """Submits an example, and returns its job after the job has ended."""
         return self.ended(self.submit(name, **changes))
 
     def submit(self, name: str, **changes: Any) -> str:
@@ -69,12 +69,12 @@ class Examples:
 
 
 def installed(package: Path, folder: Path) -> Path:
-    """Installs a package beside this environment, without asking an index, and returns its folder."""
+    """Installs a package into a folder of its own, without a package index, and returns that folder."""
     uv = Path(sys.executable).with_name("uv")
     install = [uv, "pip", "install", "--offline", "--python", sys.executable]
     if not uv.exists():
         install = [sys.executable, "-m", "pip", "install", "--no-index"]
-    # What building leaves lies beside the sources.
+    # A build writes files next to the sources, so it gets a copy of them.
     sources, lib = shutil.copytree(package, folder / "sources"), folder / "lib"
     subprocess.run([*install, "--quiet", "--no-deps", "--no-build-isolation", "--target", lib, sources], check=True)
     return lib
@@ -82,7 +82,7 @@ def installed(package: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
-    # A node's settings and its secrets stand beside the service's: one environment serves both.
+    # The service and the node share these variables, so a secret of the node is here too.
     settings = {
         "FOOTPLATE_CODE": "on",
         "FOOTPLATE_ENV_ALLOWED": "EXAMPLE_*",

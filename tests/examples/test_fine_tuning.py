@@ -51,7 +51,7 @@ def grade(sample, item) -> float:
 
 @pytest.fixture(scope="module")
 def trl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
-    """A system whose node has the extra `trl`."""
+    """Starts a system whose node has the extra `trl`."""
     libraries = str(Path(sys.prefix, "libraries"))
     folder = tmp_path_factory.mktemp("fine-tuning")
     table = folder / "base-models.json"
@@ -169,7 +169,7 @@ def test_a_model_trained_by_trl_chats_with_openais_client(trl: Examples) -> None
 
 
 def test_a_model_trained_on_tool_calls_calls_tools_through_openais_client(trl: Examples) -> None:
-    """The rows are those of OpenAI's guide: the arguments of a call are a text, and some rows have no tools."""
+    """The rows have the form of OpenAI's guide: a call's arguments are JSON text, and some rows have no tools."""
     system, rows = trl.system, list(rows_with_calls())
     write_caller(system.folder / "models/tiny-caller", rows)
     client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
@@ -196,7 +196,7 @@ def test_a_model_trained_on_tool_calls_calls_tools_through_openais_client(trl: E
 
 
 def test_only_the_assistants_tokens_count_in_the_loss_of_a_supervised_job(trl: Examples) -> None:
-    """All other words are random, so a loss that counted them would stay above 1."""
+    """All other words are random, so a loss that includes them stays above 1."""
     trl.prepare("fine-tuning")
     system = trl.system
     client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
@@ -225,7 +225,7 @@ def test_only_the_assistants_tokens_count_in_the_loss_of_a_supervised_job(trl: E
     data: list[Any] = [event.data for event in events if event.type == "metrics"]
     losses = [values["train_loss"] for values in data if "train_loss" in values]
     first, *_ = client.fine_tuning.jobs.checkpoints.list(made.id)
-    assert losses[-1] > 2, "newest first"
+    assert losses[-1] > 2, "the events list the newest loss first"
     assert losses[0] < 0.1
     assert first.metrics.valid_loss is not None
     assert first.metrics.valid_loss < 0.1
@@ -245,7 +245,7 @@ def rows_with_calls() -> Iterator[dict[str, Any]]:
 
 
 def write_caller(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes a tiny Llama that has learned nothing yet. Its chat template has tools."""
+    """Writes a tiny untrained Llama whose chat template supports tools."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -300,7 +300,7 @@ def test_reinforcement_by_openais_sdk_increases_a_python_graders_reward(trl: Exa
     data: list[Any] = [event.data for event in events if event.type == "metrics"]
     rewards = [values["train_mean_reward"] for values in data if "train_mean_reward" in values]
     assert len(rewards) == 30
-    assert rewards[0] > 0.6 > 0.3 > rewards[-1], "newest first"
+    assert rewards[0] > 0.6 > 0.3 > rewards[-1], "the events list the newest reward first"
     first, *_ = client.fine_tuning.jobs.checkpoints.list(made.id)
     assert first.step_number == 30
     assert first.metrics.to_dict()["valid_mean_reward"] > 0.6

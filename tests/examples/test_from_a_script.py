@@ -1,4 +1,4 @@
-"""The script and the spec of docs/tutorials/from-a-script.md are the same training."""
+"""Tests that the script and the spec of docs/tutorials/from-a-script.md train equally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of language model learns its stories, as examples/language-models shows."""
+"""Tests that every kind of language model in examples/language-models learns the stories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BARS = {
     "span-corruption": ("eval_loss", 1.5),
     "token-classification": ("eval_loss", 0.2),
 }
-"""Bars that an untrained model misses by far: it has 36 tokens, so its perplexity is 36 and its loss 3.6."""
+"""The limits for a trained model. An untrained model of 36 tokens has a perplexity of 36 and a loss of 3.6."""
 
 
 def test_every_example_of_a_language_model_has_a_target_loss() -> None:

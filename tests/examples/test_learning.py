@@ -1,4 +1,4 @@
-"""The examples about how a model learns, through the whole server."""
+"""Tests examples with several optimizers, early stopping and several metrics through the whole server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def done(system: System, job: str) -> dict[str, Any]:
 
 
 def outputs(system: System, job: str) -> dict[str, bytes]:
-    """Returns the output files by their whole paths, because several files may have one name."""
+    """Returns the output files by their full paths, because several files may have one name."""
     paths = [row["path"] for row in system.get(f"/jobs/{job}/outputs")["data"]]
     return {path: bytes(system.client.get(f"/jobs/{job}/outputs/{path}").content) for path in paths}
 
@@ -75,7 +75,7 @@ def test_a_job_with_four_metrics_a_cosine_schedule_and_a_test_set_trains(example
 
 
 def scalars(found: dict[str, bytes], folder: Path) -> dict[str, list[int]]:
-    """The steps of each curve as TensorBoard shows them, of the one run that there is."""
+    """Returns the steps of each TensorBoard curve of the only run in these files."""
     runs = {Path(path).parent for path in found if path.startswith("tensorboard/") and path.count("/") == 2}
     assert len(runs) == 1, found.keys()
     for path, content in found.items():

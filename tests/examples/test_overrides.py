@@ -67,7 +67,7 @@ def test_a_trainer_subclass_in_a_bundle_trains(examples: Examples) -> None:
 
     assert done["state"] == "succeeded", done
     losses = examples.system.losses(job)
-    # Two losses a step: what was moved to where it hurts weighs as much as what was not.
+    # Each logged loss is a sum of two: the loss of the rows and the loss of the adversarially changed rows.
     assert losses[5] > losses[30]
     assert done["metrics"]["eval_loss"] < 0.6 * losses[5]
 

@@ -11,7 +11,7 @@ from tests.support.system import assert_whole
 
 QUICK = {"use": "my_code:main", "args": {"epochs": 12}}
 SLOW = {"use": "my_code:main", "args": {"epochs": 12, "pause": 0.15}}
-"""The same, with a second and more for each epoch: a machine may stand still for some before it is disturbed."""
+"""The same loop, slow enough that it still runs when the test kills and pauses it."""
 
 
 def test_an_own_loop_that_is_killed_and_paused_ends_as_if_undisturbed(examples: Examples) -> None:
@@ -19,7 +19,7 @@ def test_an_own_loop_that_is_killed_and_paused_ends_as_if_undisturbed(examples: 
     quiet, job = (system.submit(examples.with_code("own-loop/job.json", loop=loop)) for loop in (QUICK, SLOW))
     system.until_checkpoint(job, 2)
     system.kill_training(job)
-    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="the second attempt starts", job=job)
     system.until_step(job, 5)
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded")
@@ -99,7 +99,7 @@ def test_a_script_runs_in_a_copy_of_its_bundle_and_its_files_can_be_downloaded(
     outputs = examples.outputs(job)
     assert outputs.keys() == {"told.json", "metrics.json", "ds_config.json", "spec.json", "log.txt", "open.txt"}
     assert (outputs["log.txt"], outputs["open.txt"]) == (b"logged\n" * 2, b"written")
-    assert json.loads(outputs["told.json"]) == [2, 0.5, ["accuracy"] * 3, 2], "the second attempt found the first's"
+    assert json.loads(outputs["told.json"]) == [2, 0.5, ["accuracy"] * 3, 2], "attempt 2 found attempt 1's files"
     assert outputs["metrics.json"] == b"mine"
 
 
@@ -128,7 +128,7 @@ torch.save(state, "model.pt")
 @pytest.mark.matrix
 @pytest.mark.parametrize("handler", ["signal.signal(signal.SIGTERM, save_and_end)", "torch.save({'step': 1}, place)"])
 def test_a_script_with_neither_a_trainer_nor_accelerate_is_paused_by_sigterm(examples: Examples, handler: str) -> None:
-    """The first script saves when it gets SIGTERM. The second one has no handler, and has saved before."""
+    """The first script saves when it gets SIGTERM. The second one has no handler, so it saves at its start."""
     system = examples.system
     script = PLAIN.replace("HANDLER", handler)
     job = system.submit({"loop": {"script": "train.py"}, "code": {"bundle": system.upload({"train.py": script})}})
@@ -136,7 +136,7 @@ def test_a_script_with_neither_a_trainer_nor_accelerate_is_paused_by_sigterm(exa
     def printed() -> list[str]:
         return [str(event["data"]) for event in system.events(job) if event["kind"] == "line"]
 
-    system.until(lambda: any("step 3" in line for line in printed()), within=60, what="it trains", job=job)
+    system.until(lambda: any("step 3" in line for line in printed()), within=60, what="the script trains", job=job)
 
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded", "failed", within=60)
@@ -146,7 +146,7 @@ def test_a_script_with_neither_a_trainer_nor_accelerate_is_paused_by_sigterm(exa
     assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 2), (paused, done)
     begun = [line for line in printed() if "begins at step" in line]
     assert "begins at step 0" in begun[0]
-    assert "begins at step 0" not in begun[1], "it found what the first attempt had saved"
+    assert "begins at step 0" not in begun[1], "the second attempt found the state that the first one saved"
     assert "model.pt" in examples.outputs(job)
     assert done["result"]["steps"] == 0, "only a Trainer or Accelerate reports steps"
 
@@ -158,7 +158,7 @@ def test_a_script_of_transformers_is_killed_and_paused_and_ends_as_if_undisturbe
     quiet, job = (system.submit(examples.with_code("trainer-script/job.json", loop=loop)) for loop in (quick, slow))
     system.until_checkpoint(job, 2, within=60)
     system.kill_training(job)
-    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="the second attempt starts", job=job)
     system.until_step(job, 5, within=60)
     assert system.do(job, "do", {"save": True}).status_code == 202
     assert system.do(job, "pause").status_code == 202

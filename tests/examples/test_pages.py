@@ -48,7 +48,7 @@ def test_the_keys_of_the_tutorial_about_a_server_work_until_they_are_deleted(
     settings = {"FOOTPLATE_API_KEY": key, "FOOTPLATE_PORT": "0", "FOOTPLATE_URL_FILE": str(url_file),
                 "FOOTPLATE_HOST": "0.0.0.0"}  # fmt: skip
     service = examples.system.run("service", "api", name="keyed", **settings)
-    service.until(url_file.exists, within=30, what="the service with a key listens")
+    service.until(url_file.exists, within=30, what="the service with an API key listens")
 
     url = url_file.read_text().strip()
     printed = paste(others, tmp_path, url, FOOTPLATE_API_KEY=key)

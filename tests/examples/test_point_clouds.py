@@ -1,4 +1,4 @@
-"""A user's own model, dataset, collator and metric, through the whole server."""
+"""Tests a user's own model, dataset, collator and metric through the whole server."""
 
 from __future__ import annotations
 

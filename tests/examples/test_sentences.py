@@ -1,4 +1,4 @@
-"""A first fine-tuning gives a user of transformers what they expect, as examples/sentences shows."""
+"""Tests examples/sentences: a first fine-tuning, and the results that a user of transformers expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trying and exporting what was trained, over a real service and node."""
+"""Tests answers and exports of trained models with a real service and node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.matrix
 
 
 def streamed(system: System, **body: Any) -> list[Any]:
-    """The events of a streamed completion."""
+    """Returns the events of a streamed completion."""
     answer = system.client.post("/v1/completions", json={"stream": True, **body})
     assert answer.status_code == 200, answer.text
     lines = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
@@ -51,4 +51,4 @@ def test_a_node_imports_the_libraries_of_its_jobs_for_later_ones(examples: Examp
     assert examples.run("language-models/lora.json")["state"] == "succeeded"
 
     node = examples.system.nodes[1]
-    node.until(lambda: "peft, transformers" in node.output, within=120, what="its import")
+    node.until(lambda: "peft, transformers" in node.output, within=120, what="the node has imported the libraries")

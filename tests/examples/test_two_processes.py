@@ -16,7 +16,7 @@ LONG = {
     "training": {**LONG_TOY["training"], "max_steps": 60},
     "resources": {"gpus_per_node": 0, "processes_per_node": 2},
 }
-"""Dropout, accumulation and data workers in each of two processes."""
+"""A job in two processes, with dropout, gradient accumulation and loader workers."""
 
 
 def spec(name: str) -> JSON:
@@ -48,9 +48,9 @@ def test_a_job_of_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed
     system.until_checkpoint(job, 10)
     system.until_reached(job, gate, 15)
 
-    # The eldest two are the ranks, in their order; the others are what loads their data.
+    # The oldest processes come first: both ranks in their order, and then their loader workers.
     os.kill(system.training_pids(job)[1], signal.SIGKILL)
-    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="the second attempt starts", job=job)
     system.until_step(job, 30)
     system.until_reached(job, gate, 35)
     assert system.do(job, "pause").status_code == 202
@@ -68,7 +68,7 @@ def test_a_job_of_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed
     assert_whole(system.events(job))
 
 
-@pytest.mark.soak  # DeepSpeed compiles for minutes, where no job of this node has made it do so
+@pytest.mark.soak  # On a new node, DeepSpeed compiles an extension for minutes.
 def test_a_killed_zero_2_job_continues_with_the_losses_of_a_ddp_job(examples: Examples) -> None:
     system, zero = examples.system, spec("zero.json")
     slow = {"use": "toy/classification", "args": {"n": 256, "seconds_per_item": 0.02}}
