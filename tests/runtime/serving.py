@@ -1,4 +1,4 @@
-"""A serving session in this process, with a model of random weights: no node and no checkpoint is needed."""
+"""Runs a serving session in this process with random weights, without a node or a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = {"resume_from": {"job": "job_" + "0" * 32, "mode": "weights"}}
 
 
 class ServedModel:
-    """The supervisor's end of a session's socket."""
+    """A serving session, with the supervisor's end of its socket."""
 
     def __init__(self, stream: socket.socket, loaded: Any, thread: threading.Thread) -> None:
         self.loaded, self.thread = loaded, thread
@@ -42,7 +42,7 @@ class ServedModel:
         self._stream.sendall(AnswerPiece(id=request, kind=AnswerPieceKind.AGAIN).model_dump_json().encode() + b"\n")
 
     def want_slot(self) -> None:
-        """Sends what the supervisor sends while another job waits for the session's slot."""
+        """Sends the message that the supervisor sends while another job waits for the session's slot."""
         self.withdraw(SLOT_WANTED)
 
     def read(self) -> AnswerPiece:

@@ -41,7 +41,7 @@ Open = Callable[..., Bundle]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """Returns a function that writes modules, `opened(my_code="…")`, and opens them as a bundle in this process."""
+    """Returns a function that writes modules and opens them as a bundle: `opened(my_code="…")`."""
 
     def make(**files: str) -> Bundle:
         sha = kept(tmp_path, {f"{name.replace('__', '/')}.py": text for name, text in files.items()})
@@ -67,7 +67,7 @@ def test_own_components_may_be_classes_or_functions(opened: Open) -> None:
 
 
 def test_a_tests_folder_in_a_bundle_takes_precedence_over_another_tests_package(tmp_path: Path) -> None:
-    """A checkout of Footplate is on sys.path of its environment, and Python would prefer a package with __init__.py."""
+    """Footplate's own checkout is on sys.path. Python would prefer its folder tests, which has an __init__.py."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/rows.py").write_text("NUMBER = 7")
     program = """if True:
@@ -185,7 +185,7 @@ def test_an_error_in_a_script_shows_lines_of_the_script_and_not_of_footplate(ope
 
     assert failure.message == "rows.py, line 5: ValueError: label 7 is out of range"
     assert failure.traceback is not None
-    assert "KeyError: 7" in failure.traceback, "the cause is shown, too"
+    assert "KeyError: 7" in failure.traceback, "the traceback must include the cause"
     assert [line.strip() for line in failure.traceback.splitlines() if 'File "' in line] == [
         'File "rows.py", line 3, in check',
         'File "train.py", line 2, in <module>',

@@ -39,7 +39,7 @@ theirs_fd = [0]
 
 
 def lines(reader: socket.socket, until: str, event_socket: EventSocket | None = None) -> list[dict[str, Any]]:
-    """Returns all events up to the first one of this kind."""
+    """Returns all events up to the first event of this kind."""
     data = b""
     while not (data.endswith(b"\n") and json.loads(data.splitlines()[-1])["kind"] == until):
         if event_socket is not None:
@@ -154,7 +154,8 @@ def test_an_evaluation_after_training_ends_when_a_stop_is_requested(reader: sock
     emit.on_train_begin(args, state, control)
     stop[0] = STOP_BYTES[StopMode.GRACEFUL]
 
-    emit.on_prediction_step(args, state, control)  # in training the step after it stops
+    # During training, the next step stops the run, and not the evaluation.
+    emit.on_prediction_step(args, state, control)
     assert emit.obeyed is None
     emit.on_train_end(args, state, control)
     with pytest.raises(StoppedEvaluating):
@@ -167,7 +168,7 @@ def test_a_stop_in_a_forward_pass_of_a_single_process_needs_no_other_process(
 ) -> None:
     class Unreachable(OneProcess):
         def any(self, flags: list[bool]) -> list[bool]:
-            raise AssertionError("the other processes are not at the same place")
+            raise AssertionError("the other ranks do not take part in this forward pass")
 
     emit, stop = emit_with_stop_byte(tmp_path)
     emit.peers = Unreachable()
@@ -201,7 +202,7 @@ def test_the_last_step_before_a_failure_is_reported_once(reader: socket.socket, 
     emit.event_socket.send("note", {})
 
     steps = [line["step"] for line in lines(reader, "note") if line["kind"] == "progress"]
-    assert steps == [1, 3], "the first is told at once, those that follow closely are not, the last is, once"
+    assert steps == [1, 3], "the first and the last step are reported, and the steps shortly after the first are not"
 
 
 @pytest.mark.parametrize(("step", "metric", "score"), [

@@ -34,7 +34,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def code_of_child(modules: list[str]) -> int:
-    """Returns the exit code of a process that tries the imports, as the warm parent's child does."""
+    """Returns the exit code of a child process that tries the imports, like a child of the warm parent."""
     pid = os.fork()
     if pid == 0:
         code = 70

@@ -1,4 +1,4 @@
-"""A user's own training loop in this process. The tests need no node to read its events."""
+"""Tests a user's own training loop in this process, without a node that reads its events."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Attempt:
     """One attempt of a job with an own loop, without its supervisor."""
 
     def __init__(self, folder: Path, number: int = 1, job: JobId | None = None) -> None:
-        self.heard, theirs = socket.socketpair()
-        self.heard.settimeout(60)
+        self.reader, theirs = socket.socketpair()
+        self.reader.settimeout(60)
         self.stop_fd = os.memfd_create("stop")
         os.ftruncate(self.stop_fd, mmap.PAGESIZE)
         nothing = {"gpus": [], "checkpoints": [], "artifacts": folder, "data": folder, "models": folder, "threads": 1}
@@ -53,11 +53,11 @@ class Attempt:
 
     def events(self) -> list[dict[str, Any]]:
         self.event_socket.flush(within=120)
-        return [json.loads(line) for line in self.heard.recv(1 << 20).splitlines()]
+        return [json.loads(line) for line in self.reader.recv(1 << 20).splitlines()]
 
     def close(self) -> None:
         os.close(self.stop_fd)
-        self.heard.close()
+        self.reader.close()
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_an_own_loop_is_committed_and_the_oldest_is_deleted(atte
     assert job.latest() == saved
     committed = [message["data"] for message in attempt.events() if message["kind"] == "checkpoint"]
     assert [checkpoint["status"] for checkpoint in committed] == ["committed"] * 3
-    # The first stays until the service has stored a newer one: the next attempt may have to begin there.
+    # The first checkpoint is kept until the service has stored a newer one, because a new attempt starts from it.
     there = sorted(path.name for path in job.folder.glob("checkpoint-*"))
     assert there == ["checkpoint-1", "checkpoint-3"]
 

@@ -1,4 +1,4 @@
-"""Objects that a loop in several processes did not prepare by its accelerator are named."""
+"""Tests the error that names the objects which a loop in several processes did not prepare with its accelerator."""
 
 from __future__ import annotations
 

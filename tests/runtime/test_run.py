@@ -41,7 +41,7 @@ def test_a_full_disk_at_the_final_save_is_reported_with_path_and_hint(tmp_path: 
     assert str(files.outputs) in verdict.error.message
     assert "[Errno 28]" in verdict.error.message
     assert verdict.error.hint
-    assert not files.outputs.exists(), "half of them takes the room that is missing"
+    assert not files.outputs.exists(), "incomplete outputs would use space on the full disk"
 
 
 @pytest.mark.parametrize(("saves", "steps"), [("no", [3]), ("steps", [2, 3])])

@@ -71,7 +71,7 @@ class Scripts:
         start: StartingPoint | None = None,
         **order: Any,
     ) -> Any:
-        """Runs one more attempt, and returns the script's weights, or what it raised."""
+        """Runs one more attempt. Returns the script's weights, or the exception that ended it."""
         attempt = Attempt(self.folder, len(self.attempts) + 1, self.job)
         self.attempts.append(attempt)
         self.job = attempt.order.job
@@ -105,7 +105,7 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripts
     monkeypatch.chdir(tmp_path)
     made, environment = Scripts(tmp_path), dict(os.environ)
     yield made
-    # transformers' arguments set variables, and programs that later tests start would inherit them.
+    # transformers' arguments set environment variables, which the programs of later tests would inherit.
     os.environ.clear()
     os.environ.update(environment)
     for attempt in made.attempts:
@@ -168,7 +168,7 @@ def test_a_script_starts_from_a_checkpoint_of_another_job(
 
     before, after = steps[: steps.index(0)], steps[steps.index(0) + 1 :]
     assert before == expected[:3]
-    assert after == expected[2:], "the job's own checkpoint counts, after it has one"
+    assert after == expected[2:], "the job continues from its own checkpoint if it has one"
     assert weights != learned
     other.attempt.close()
 
@@ -240,7 +240,7 @@ def test_each_training_of_a_script_continues_from_its_own_checkpoint(scripts: Sc
         if len(seen) == 4 + 3:
             raise KeyboardInterrupt
 
-    # As most scripts for transformers do.
+    # Most scripts for transformers log the metrics in this way.
     script = TWICE.replace("trainer.train()", "trainer.log_metrics('train', trainer.train().metrics)")
     seen: list[int] = []
     scripts.run(script, "transformers", dies)
@@ -248,9 +248,9 @@ def test_each_training_of_a_script_continues_from_its_own_checkpoint(scripts: Sc
     steps: list[int] = []
     scripts.run(script, "transformers", steps.append)
 
-    assert steps == [3, 4, 5, 6], "the first part had ended, the second one continues after its step 2"
+    assert steps == [3, 4, 5, 6], "the first training had ended, and the second one continues after its step 2"
     assert [event["step"] for event in scripts.of_kind("log") if "loss" in event["data"]] == [7, 8, 9, 10]
-    assert not list(scripts.attempt.order.files.folder.glob(f"checkpoint-2/{STAGE}")), "the copy leaves these out"
+    assert not list(scripts.attempt.order.files.folder.glob(f"checkpoint-2/{STAGE}")), "copies have no stage file"
 
 
 def test_checkpoints_written_to_the_working_folder_are_reported(scripts: Scripts) -> None:
@@ -267,7 +267,7 @@ def test_save_total_limit_applies_to_the_checkpoints_that_a_script_reports(scrip
     scripts.run(ONCE, "transformers", more="save_total_limit=1")
 
     kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
-    # The first one stays until the service has stored a newer one.
+    # The first checkpoint is kept until the service has stored a newer one.
     assert kept == ["checkpoint-2", "checkpoint-8"]
 
 

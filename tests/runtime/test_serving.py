@@ -36,14 +36,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> 
 
 @pytest.fixture(scope="module")
 def gpt(folder: Path) -> Iterator[ServedModel]:
-    # Otherwise the weights depend on earlier tests. With some weights, the first token is unknown or ends the text.
+    # Without a seed, the weights depend on earlier tests. Some weights give an unknown token or an end token first.
     torch.manual_seed(2)
     with served(folder, GPT, max_batch=4, max_tokens=40) as model:
         yield model
 
 
-def plainly(model: ServedModel, prompt: str, tokens: int) -> str:
-    """Returns the text that `generate` gives for one prompt, in a loop without batches."""
+def generated_alone(model: ServedModel, prompt: str, tokens: int) -> str:
+    """Returns the text that `generate` gives for one prompt in a batch of its own."""
     tokenizer, loaded = model.loaded.tokenizer, model.loaded.model
     inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=True)["input_ids"]
     if int(inputs[0, -1]) == tokenizer.eos_token_id:
@@ -64,7 +64,7 @@ def test_a_model_without_a_processor_returns_its_raw_outputs_for_rows(folder: Pa
 
         expected = model.loaded.model(x=rows)["logits"]
     assert torch.tensor([row["output"] for row in results]).allclose(expected)
-    assert whole[0] == whole[1], "1 in JSON may mean 1.0"
+    assert whole[0] == whole[1], "a whole number in JSON is accepted as a float"
     assert (refused["code"], silent["code"]) == ("cannot_answer", "not_a_language_model")
 
 
@@ -100,7 +100,9 @@ def test_a_batch_generates_the_same_texts_as_one_prompt_at_a_time(gpt: ServedMod
         pieces |= {piece.id: piece} if piece.is_last else {}
 
     answers = [pieces[request].data["choices"][0] for request in requests]
-    assert [answer["text"] for answer in answers] == [plainly(gpt, prompt, 6 + at) for at, prompt in enumerate(prompts)]
+    assert [answer["text"] for answer in answers] == [
+        generated_alone(gpt, prompt, 6 + at) for at, prompt in enumerate(prompts)
+    ]
     assert all(answer["finish_reason"] == ("length" if answer["tokens"] == 6 + at else "stop")
                for at, answer in enumerate(answers))  # fmt: skip
 
@@ -242,7 +244,7 @@ def test_several_adapters_answer_from_one_loaded_base(folder: Path, gpt: ServedM
 
 
 def trained_adapter(folder: Path, model: dict[str, Any], seed: int, asked: dict[str, Any]) -> tuple[AdapterOffer, str]:
-    """Returns a committed checkpoint with random adapters, and what a session of its own answers with them."""
+    """Saves random adapters as a checkpoint. Returns its offer, and the answer of a session with these adapters."""
     with served(folder, {**GPT, "model": {"use": "hf/causal-lm", "args": model}}) as own:
         generator = torch.Generator().manual_seed(seed)
         for name, weights in own.loaded.model.named_parameters():
@@ -282,10 +284,10 @@ def test_a_busy_session_keeps_its_slot_for_a_limited_time_if_a_job_waits() -> No
         return slot.must_be_free(at, last)
 
     repeated = [float(second) for second in range(0, 40, 5)]
-    assert is_over(3.0, last=1.0), "nothing came for two seconds"
-    assert not is_over(3.0, last=2.9), "a client sends one request after the other"
-    assert not is_over(3.0, last=None), "the request for which the session was opened is about to come"
-    assert is_over(35.5, last=35.4, wanted=repeated), "its turn is over, although requests keep coming"
-    assert not is_over(35.5, last=1.0), "nobody has waited for the slot since then"
-    assert not is_over(36.0, last=35.9, wanted=[0.0, 35.0]), "the second job waits for a second only"
-    assert not is_over(3.0, last=1.0, wanted=()), "nobody waits"
+    assert is_over(3.0, last=1.0), "no request came for two seconds"
+    assert not is_over(3.0, last=2.9), "a client still sends one request after the other"
+    assert not is_over(3.0, last=None), "the first request of the session has not come yet"
+    assert is_over(35.5, last=35.4, wanted=repeated), "requests keep coming, but its time is used up"
+    assert not is_over(35.5, last=1.0), "no job has waited for the slot since second 0"
+    assert not is_over(36.0, last=35.9, wanted=[0.0, 35.0]), "the second job has waited for one second only"
+    assert not is_over(3.0, last=1.0, wanted=()), "no job waits for the slot"

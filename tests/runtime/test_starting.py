@@ -27,8 +27,8 @@ OTHER = new_job_id()
 CKPT = new_checkpoint_id()
 
 
-class Place:
-    """A node with a store, and an order to begin an attempt there."""
+class StartingNode:
+    """A node with an artifact store, on which an attempt starts from these checkpoints."""
 
     def __init__(self, folder: Path) -> None:
         self.artifacts, self.models = folder / "artifacts", folder / "models"
@@ -53,51 +53,53 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def node(tmp_path: Path) -> StartingNode:
     (tmp_path / "models").mkdir()
-    return Place(tmp_path)
+    return StartingNode(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("asked", "weights_only"),
     [({}, False), ({"mode": "weights"}, True), ({"data": {"eval": "toy/regression"}}, True)],
 )
-def test_an_attempt_starts_from_the_checkpoint_of_another_job(place: Place, asked: Any, weights_only: bool) -> None:
-    offer = place.save()
+def test_an_attempt_starts_from_the_checkpoint_of_another_job(
+    node: StartingNode, asked: Any, weights_only: bool
+) -> None:
+    offer = node.save()
 
-    result = place.starting_point(offer, job=OTHER, checkpoint=CKPT, **asked)
+    result = node.starting_point(offer, job=OTHER, checkpoint=CKPT, **asked)
 
-    assert result == StartingPoint(str(place.artifacts / offer.path), weights_only)
+    assert result == StartingPoint(str(node.artifacts / offer.path), weights_only)
     assert isinstance(result.folder, Verified)
-    assert OTHER in place.notes[0]
-    assert ("loads the weights" in place.notes[0]) is weights_only
+    assert OTHER in node.notes[0]
+    assert ("loads the weights" in node.notes[0]) is weights_only
 
 
-def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_start(place: Place) -> None:
-    offer = place.save()
-    (place.artifacts / offer.path / "weights").write_text("…")
+def test_a_lost_or_broken_starting_checkpoint_ends_the_job_instead_of_a_new_start(node: StartingNode) -> None:
+    offer = node.save()
+    (node.artifacts / offer.path / "weights").write_text("…")
     with pytest.raises(NoValidCheckpoint, match=f"{OTHER} at step 5"):
-        place.starting_point(offer, job=OTHER, checkpoint=CKPT)
+        node.starting_point(offer, job=OTHER, checkpoint=CKPT)
 
     with pytest.raises(NoValidCheckpoint, match=f"{CKPT}.*is gone.*{OTHER}"):
-        place.starting_point(job=OTHER, checkpoint=CKPT)
+        node.starting_point(job=OTHER, checkpoint=CKPT)
 
 
-def test_a_jobs_own_checkpoint_takes_precedence_over_its_starting_checkpoint(place: Place) -> None:
-    own = place.save(7).model_copy(update={"of": None})
+def test_a_jobs_own_checkpoint_takes_precedence_over_its_starting_checkpoint(node: StartingNode) -> None:
+    own = node.save(7).model_copy(update={"of": None})
 
-    result = place.starting_point(own, job=OTHER, checkpoint=CKPT, mode="weights")
+    result = node.starting_point(own, job=OTHER, checkpoint=CKPT, mode="weights")
 
-    assert result == StartingPoint(str(place.artifacts / own.path), is_own=True)
+    assert result == StartingPoint(str(node.artifacts / own.path), is_own=True)
 
 
-def test_a_job_may_start_from_a_checkpoint_folder_under_models(place: Place) -> None:
-    folder = place.models / "run" / "checkpoint-500"
+def test_a_job_may_start_from_a_checkpoint_folder_under_models(node: StartingNode) -> None:
+    folder = node.models / "run" / "checkpoint-500"
     folder.mkdir(parents=True)
     (folder / STATE).write_text("{}")
 
-    assert place.starting_point(path="models://run/checkpoint-500") == StartingPoint(str(folder))
-    assert place.starting_point(path="models://run/checkpoint-500", mode="weights") == StartingPoint(
+    assert node.starting_point(path="models://run/checkpoint-500") == StartingPoint(str(folder))
+    assert node.starting_point(path="models://run/checkpoint-500", mode="weights") == StartingPoint(
         str(folder), weights_only=True
     )
 
@@ -112,15 +114,15 @@ def test_a_job_may_start_from_a_checkpoint_folder_under_models(place: Place) -> 
     ],
 )
 def test_a_folder_that_is_not_a_usable_checkpoint_is_refused_by_name(
-    place: Place, path: str, error: Any, says: str
+    node: StartingNode, path: str, error: Any, says: str
 ) -> None:
-    (place.models / "a-file").touch()
-    (place.models / "a-model").mkdir()
-    (place.models / "half").mkdir()
-    (place.models / "half" / files.MANIFEST).write_text("{")
+    (node.models / "a-file").touch()
+    (node.models / "a-model").mkdir()
+    (node.models / "half").mkdir()
+    (node.models / "half" / files.MANIFEST).write_text("{")
 
     with pytest.raises(error, match=says):
-        place.starting_point(path=path)
+        node.starting_point(path=path)
 
 
 def test_training_reads_the_checkpoint_steps_to_keep_from_shared_memory() -> None:
@@ -138,18 +140,18 @@ def test_training_reads_the_checkpoint_steps_to_keep_from_shared_memory() -> Non
     assert len(launch.steps_held(page)) <= launch.MOST_HELD
 
 
-def test_the_best_starting_checkpoint_is_kept_while_the_job_trains(place: Place) -> None:
-    best = place.artifacts / place.save().path
-    own, late = (AttemptFiles(place.artifacts, new_job_id(), attempt) for attempt in (1, 2))
-    place.emit.peers = OneProcess()
+def test_the_best_starting_checkpoint_is_kept_while_the_job_trains(node: StartingNode) -> None:
+    best = node.artifacts / node.save().path
+    own, late = (AttemptFiles(node.artifacts, new_job_id(), attempt) for attempt in (1, 2))
+    node.emit.peers = OneProcess()
     looks, state = SimpleNamespace(load_best_model_at_end=True), TrainerState(best_model_checkpoint=str(best))
-    KeepBest(own, place.emit).on_train_begin(looks, state, TrainerControl())
+    KeepBest(own, node.emit).on_train_begin(looks, state, TrainerControl())
     gone = TrainerState(best_model_checkpoint=str(best))
     shutil.rmtree(best)
-    KeepBest(late, place.emit).on_train_begin(looks, gone, TrainerControl())
+    KeepBest(late, node.emit).on_train_begin(looks, gone, TrainerControl())
 
     kept = Path(str(state.best_model_checkpoint))
     assert kept.is_relative_to(own.folder)
     assert (kept / "weights").exists()
     assert gone.best_model_checkpoint is None
-    assert "the best checkpoint so far, checkpoint-5 of the other job, is missing" in place.notes[-1]
+    assert "the best checkpoint so far, checkpoint-5 of the other job, is missing" in node.notes[-1]

@@ -47,7 +47,7 @@ def test_a_script_may_change_its_copies_of_the_bundle_files(bundle: Bundle, fold
     again = lay_out(bundle, folder)
 
     assert {str(path.relative_to(folder)) for path in files_in(folder)} == set(FILES)
-    assert (folder / "conf/ds.json").read_text() == "changed", "what is there stays"
+    assert (folder / "conf/ds.json").read_text() == "changed", "an existing file is not replaced"
     assert (bundle.folder / "conf/ds.json").read_text() == "{}"
     assert (again.folder, again.paths) == (folder, bundle.paths)
 
@@ -69,7 +69,7 @@ def test_files_that_a_script_writes_become_outputs_and_files_of_the_bundle_do_no
         "results/table.csv": "results/table.csv",
         "told.txt": "said",
     }
-    assert (folder / "model.pt").is_file(), "a resumed attempt finds it"
+    assert (folder / "model.pt").is_file(), "a resumed attempt finds this file"
 
 
 def test_collecting_the_outputs_twice_as_two_ranks_do_gives_the_same_files(folder: Path) -> None:
