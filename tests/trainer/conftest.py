@@ -1,4 +1,4 @@
 import os
 
-# Before torch is imported: what is compared to the last bit must not depend on how many threads a sum was cut into.
+# Set before torch is imported, because the last bits of a sum depend on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

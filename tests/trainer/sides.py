@@ -58,7 +58,7 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def common(values: dict[str, Any]) -> dict[str, Any]:
-    """Removes two differences: their printer takes total_flos from the result, and ours logs it beside the loss."""
+    """Removes two differences: the printer of transformers removes total_flos, and only Footplate logs exact losses."""
     return {name: value for name, value in values.items() if name != "total_flos" and not name.endswith("_loss_exact")}
 
 

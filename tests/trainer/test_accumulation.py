@@ -37,7 +37,7 @@ def rows(labels: Callable[[list[int]], Any]) -> list[dict[str, Any]]:
 
 
 def some_words(sentence: list[int]) -> list[int]:
-    """Labels a different number of words in each sentence, and none in the longest."""
+    """Labels a different number of words in each sentence, and no word in the longest."""
     return [word if (word + len(sentence)) % 3 and len(sentence) != 9 else -100 for word in sentence]
 
 
@@ -146,7 +146,7 @@ def test_a_batch_split_for_memory_weights_a_mean_over_tokens_by_its_tokens(tmp_p
 
 @pytest.mark.parametrize("fits", [{}, {"auto_find_batch_size": True}], ids=["plain", "split for memory"])
 def test_sync_gradients_is_true_only_in_the_last_micro_batch(tmp_path: Path, fits: dict[str, Any]) -> None:
-    """Libraries read `accelerator.sync_gradients` in their losses, GRPO's adaptive entropy for one."""
+    """Losses of libraries read `accelerator.sync_gradients`, for example the adaptive entropy of GRPO."""
 
     def script(side: Any, folder: Path) -> list[bool]:
         class Reads(side.Trainer):  # type: ignore[misc, name-defined]
@@ -155,7 +155,7 @@ def test_sync_gradients_is_true_only_in_the_last_micro_batch(tmp_path: Path, fit
                 return super().training_step(*args, **kwargs)  # type: ignore[no-any-return]
 
         read: list[bool] = []
-        # Eight batches an epoch: the last window of each has two.
+        # An epoch has eight batches, so its last step has two of them.
         args = arguments(side, folder, gradient_accumulation_steps=3, **fits)
         Reads(Noisy(divides=False), args, train_dataset=points()).train()
         return read
@@ -166,7 +166,7 @@ def test_sync_gradients_is_true_only_in_the_last_micro_batch(tmp_path: Path, fit
     assert ours[:8] == [False, False, True, False, False, True, False, True]
 
 
-# Finding out
+# Detection of the loss scaling
 
 
 class Noisy(nn.Module):
@@ -208,7 +208,7 @@ def trained(folder: Path, kind: Any, model: Any = None, *, divides: bool = True,
 
 
 def test_detecting_the_loss_scaling_does_not_change_the_run(tmp_path: Path) -> None:
-    """If the arguments say that the loss is scaled, the model is not tried, and the run is the same to the last bit."""
+    """A Trainer class that states the scaling skips the detection. Its run is the same to the last bit."""
     asked = trained(tmp_path / "asked", footplate.Trainer)
     random = torch.get_rng_state()
     unasked = trained(tmp_path / "unasked", AddsUp)

@@ -25,7 +25,7 @@ SIDES = {"ours": footplate, "theirs": transformers}
 
 
 def causal_lm(**options: Any) -> Any:
-    """Returns a model with an adapter. The base is always the same, like a pretrained one."""
+    """Returns a model with an adapter. The base model has the same weights in every call."""
     torch.manual_seed(1)
     wanted = {"r": 2, "lora_dropout": 0.1, "target_modules": ["c_attn"], "fan_in_fan_out": True, **options}
     return peft.get_peft_model(sides.gpt(), peft.LoraConfig(task_type="CAUSAL_LM", **wanted))
@@ -46,7 +46,7 @@ def outcome(made: Any) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor
 
 
 def assert_same_end(one: Any, other: Any) -> None:
-    # The run's own figures, logged last, are about the part that each of them ran.
+    # The last log summarizes only the part that a Trainer ran itself, so it differs after a resume.
     assert one[0][:-1] == other[0][:-1]
     assert [name for name in one[1] if not one[1][name].equal(other[1][name])] == []
     assert one[2].equal(other[2])
@@ -54,7 +54,7 @@ def assert_same_end(one: Any, other: Any) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
-    """Returns folder and outcome of the same uninterrupted run, by library."""
+    """Returns the folder and the outcome of an uninterrupted run of each library."""
     done = {}
     for name, side in SIDES.items():
         folder = tmp_path_factory.mktemp(name)
@@ -116,7 +116,7 @@ def test_a_merged_model_loads_without_peft_and_gives_the_same_outputs(tmp_path: 
 
 
 class Plain(nn.Module):
-    """A model with a norm, whose running mean moves below the adapter, and a head that is trained beside it."""
+    """A model with a batch norm, whose running mean changes, and a trained head. Only `body` has an adapter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def test_a_plain_module_with_an_adapter_resumes_bit_identically(tmp_path: Path, 
     stored = load_file(tmp_path / "cut" / "checkpoint-4" / adapters.REST)
     assert any("running_mean" in name for name in stored)
     assert any("head.weight" in name for name in stored)
-    assert not any("body" in name for name in stored), "what is frozen is not written again and again"
+    assert not any("body" in name for name in stored), "frozen weights are not saved in every checkpoint"
 
 
 def test_several_adapters_of_one_model_are_saved_and_restored(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Checks that every accepted argument has a test which fails if the argument is ignored.
 
-`DIFFERS` is a run beside the same run without the argument: what it should change must have changed. What cannot be
-seen in that way has a test of its own; `ELSEWHERE` says where. tests/inventory holds the lists to the arguments.
+For each argument in `DIFFERS`, a run with the argument must differ from a run without it, in the named result.
+All other arguments have tests of their own, in this file or in those that `ELSEWHERE` lists.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
 DIVERGES = {"learning_rate": 3.0, "optim": "sgd", "max_grad_norm": 0}
 BOTH = {**BY_STEPS, "save_strategy": "steps", "save_steps": 2}
 DIFFERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    # name: (what must differ, the argument's value, what both runs have)
+    # name: (the result that must differ, the argument's value, the arguments of both runs)
     "per_device_train_batch_size": ("weights", {"per_device_train_batch_size": 3}, {}),
     "num_train_epochs": ("steps", {"num_train_epochs": 1}, {"max_steps": -1}),
     "max_steps": ("steps", {"max_steps": 3}, {}),
@@ -128,12 +128,12 @@ def test_an_argument_changes_the_results_of_a_run(tmp_path: Path, name: str) -> 
 
 
 def test_two_runs_with_the_same_arguments_give_the_same_results(tmp_path: Path) -> None:
-    """The test above relies on this, because it looks for any difference."""
+    """The test above needs this, because any difference between two runs lets it pass."""
     assert results_of(tmp_path / "one", **BOTH) == results_of(tmp_path / "two", **BOTH)
 
 
 OF_THEIR_OWN: dict[str, Callable[[Path], None]] = {}
-"""Filled below: one test per name, under the name."""
+"""The tests that `about` registers below, by the names of their arguments."""
 
 
 def about(*names: str) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
@@ -210,18 +210,18 @@ def _(folder: Path) -> None:
     with pytest.raises(FloatingPointError, match=r"2 steps in a row, 1 to 2.*batches 1 to 1 of epoch 0 \(samples \d+"):
         a_trainer(folder, data=NAN, max_nan_steps=2).train()
     assert a_trainer(folder, data=NAN).train().global_step == 4
-    # NaN is looked for only every few steps. A short series passes, and a lasting one ends before twice as many steps.
+    # Losses are checked for NaN only every few steps. A series may reach the limit, but not twice the limit.
     in_order = {"train_sampling_strategy": "sequential", "max_nan_steps": 3, "max_steps": 6, "data_seed": 0}
     fine = [dict(row) for row in toy.classification(n=48)]
     assert (
-        a_trainer(folder, data=[*fine[:8], *NAN[:24], *fine[32:]], kind=Harmless, **in_order).train().global_step == 6
+        a_trainer(folder, data=[*fine[:8], *NAN[:24], *fine[32:]], kind=ZeroesNan, **in_order).train().global_step == 6
     )
     with pytest.raises(FloatingPointError, match="5 steps in a row, 2 to 6"):
-        a_trainer(folder, data=[*fine[:8], *NAN], kind=Harmless, **in_order).train()
+        a_trainer(folder, data=[*fine[:8], *NAN], kind=ZeroesNan, **in_order).train()
 
 
-class Harmless(Trainer):
-    """A Trainer whose weights survive a batch of NaN."""
+class ZeroesNan(Trainer):
+    """A Trainer that replaces NaN gradients, so that a batch of NaN does not spoil the weights."""
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         loss = super().training_step(*args, **kwargs)
@@ -270,7 +270,7 @@ def _(folder: Path) -> None:
 
 
 def test_get_process_log_level_can_set_the_scripts_own_logger(tmp_path: Path) -> None:
-    """Hugging Face's example scripts begin in this way, and their `passive` is a level too."""
+    """Hugging Face's example scripts set the level of their logger like this, also for the default `passive`."""
     logger = logging.getLogger("a script's own")
 
     logger.setLevel(TrainingArguments("out").get_process_log_level())
@@ -546,7 +546,8 @@ def test_persistent_loader_workers_are_kept_between_evaluations(tmp_path: Path) 
     assert far is trainer.get_eval_dataloader("far") is not trainer.get_eval_dataloader("near")
     assert far.base_dataloader._iterator._workers[0].is_alive()
     other = toy.classification(n=8, seed=3)
-    assert trainer.get_eval_dataloader(other) is not trainer.get_eval_dataloader(other), "the reference's is the first"
+    # The Trainer of transformers would return the first loader of any unnamed dataset.
+    assert trainer.get_eval_dataloader(other) is not trainer.get_eval_dataloader(other)
     trainer.eval_dataset = {"far": other}
     assert trainer.get_eval_dataloader("far") is not far
     plain = a_trainer(tmp_path, options={"eval_dataset": sets})
@@ -612,7 +613,7 @@ def _(folder: Path) -> None:
 
 @about("do_train", "do_eval", "do_predict")
 def _(folder: Path) -> None:
-    """Arguments for scripts, which keep their values and follow eval_strategy."""
+    """Only scripts read these arguments, which keep their values. `do_eval` follows eval_strategy."""
     args = TrainingArguments("out", do_train=True, do_predict=True)
     assert (args.do_train, args.do_eval, args.do_predict) == (True, False, True)
     assert TrainingArguments("out", eval_strategy="epoch").do_eval
@@ -773,7 +774,7 @@ ELSEWHERE = {
 def test_every_accepted_argument_has_a_test_of_its_effect() -> None:
     tested = {*DIFFERS, *OF_THEIR_OWN, *ELSEWHERE}
 
-    assert FIELDS - tested == set(), "add a test that fails where they are ignored"
+    assert FIELDS - tested == set(), "add tests that fail if these arguments are ignored"
     assert tested - FIELDS == set()
     for place in ELSEWHERE.values():
         path, _, test = place.partition("::")

@@ -36,7 +36,7 @@ def a_trainer(folder: Path, model: Any = None, **values: Any) -> Trainer:
 
 
 class Stream(IterableDataset[Any]):
-    """Gives its rows in the first pass only, as a generator does."""
+    """A stream that yields its rows in the first pass only, like a generator."""
 
     def __init__(self, n: int) -> None:
         self.rows = [toy.regression(n=16)[index] for index in range(n)]
@@ -47,7 +47,7 @@ class Stream(IterableDataset[Any]):
 
 
 class Frame(list[Any]):
-    """Looks like one of pandas': `[0]` would be a column."""
+    """Looks like a DataFrame of pandas, in which `[0]` would select a column."""
 
     iloc = loc = None
 
@@ -312,7 +312,7 @@ def test_missing_labels_get_a_hint_to_rename_their_column(tmp_path: Path) -> Non
 
 
 class Compares(nn.Module):
-    """Compares its output with the labels by a loss."""
+    """A model that applies a given loss to its output and the labels."""
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -363,7 +363,7 @@ def test_an_error_about_shapes_gets_a_hint_with_the_shapes_of_the_batch(
 
     hint = of_exception(failed.value).error.hint or ""
     assert [text for text in says if text not in hint] == [], hint
-    assert hint in "".join(failed.value.__notes__), "a script's user sees it in the traceback"
+    assert hint in "".join(failed.value.__notes__), "the traceback must show the hint to the user of a script"
 
 
 def test_an_error_that_is_not_about_the_batch_gets_no_hint(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Tests scripts for `transformers.Trainer` in which only the import changes. The curves are bit-identical.
 
-Losses, gradient norms, learning rates, metrics, the order of events, final weights and where torch's generator stands.
+The tests compare losses, gradient norms, learning rates, metrics and the order of events. They also compare the final
+weights and the state of torch's generator.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def accuracy(prediction: Any) -> dict[str, Any]:
 
 
 def a_trainer(side: Any, folder: Path, kind: Any = None, parts: dict[str, Any] | None = None, **more: Any) -> Any:
-    """Classifies texts, with dropout and an uneven last batch. `parts` replaces what the Trainer is made of."""
+    """Returns a Trainer that classifies texts, with dropout and a short last batch. `parts` are its other arguments."""
     rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
     made: dict[str, Any] = {
         "train_dataset": rows, "eval_dataset": rows[:7], "processing_class": tokenizer(), "callbacks": [noting(side)],
@@ -39,7 +40,7 @@ def a_trainer(side: Any, folder: Path, kind: Any = None, parts: dict[str, Any] |
 def classification(side: Any, folder: Path, kind: Any = None, **more: Any) -> Any:
     trainer = a_trainer(side, folder, kind, {"compute_metrics": accuracy}, **more)
     if kind is None:
-        trainer.loss_is_scaled_for_ga = True  # theirs adds up means where a model ignores num_items_in_batch
+        trainer.loss_is_scaled_for_ga = True  # transformers adds up means if a model ignores num_items_in_batch
     return trainer, trainer.train().metrics
 
 
@@ -85,7 +86,7 @@ def test_a_causal_language_model_gives_the_curve_of_transformers(tmp_path: Path,
     ours, theirs = on_both(tmp_path, script)
 
     assert_same(ours, theirs)
-    # What ours logs beside: the mean over tokens, which does not depend on how samples were batched.
+    # Only Footplate logs the exact loss, a mean over tokens that does not depend on the batches.
     assert any("eval_loss_exact" in row for row in ours.trainer.state.log_history)
 
 
@@ -183,7 +184,7 @@ def overriding(side: Any, name: str) -> Any:
         loss_is_scaled_for_ga = False
 
     class OwnStep(side.Trainer):  # type: ignore[misc, name-defined]
-        """Adversarial: a second backward on shaken embeddings."""
+        """Trains adversarially, with a second backward on disturbed embeddings."""
 
         loss_is_scaled_for_ga = True
 

@@ -1,6 +1,6 @@
 """Tests that our Trainer continues checkpoints of Hugging Face's, and Hugging Face's continues ours.
 
-The two continuations of one checkpoint are compared with the run that nobody interrupted, to the last bit.
+Both continuations of a checkpoint must equal the uninterrupted run to the last bit.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_a_checkpoint_continues_under_either_library(tmp_path: Path, first: str,
     after.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
     history, weights, random = outcome(after)
-    # The run's own figures, logged last, are about the part that each of them ran.
+    # The last log summarizes only the part that a Trainer ran itself, so it differs after a resume.
     assert history[:-1] == undisturbed[0][:-1]
     assert [name for name in weights if not weights[name].equal(undisturbed[1][name])] == []
     assert random.equal(undisturbed[2])
@@ -104,7 +104,7 @@ def test_weights_in_any_file_format_of_transformers_are_resumed(tmp_path: Path, 
 
 
 def test_a_checkpoint_with_several_weight_files_is_resumed_and_the_best_one_loaded(tmp_path: Path) -> None:
-    """Large models of ours have several files too, because save_pretrained cuts them."""
+    """Large models have several weight files, because save_pretrained splits them."""
 
     class Large(footplate.Trainer):
         def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -157,7 +157,7 @@ def test_a_pickle_that_would_execute_code_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_incomplete_checkpoint_of_transformers_is_refused_by_name(tmp_path: Path) -> None:
-    """Hugging Face's Trainer loads the files that exist, and silently trains on with new moments."""
+    """Hugging Face's Trainer loads the files that exist, and silently resets the optimizer's moments."""
     trainer(transformers, tmp_path).train()
     (tmp_path / "checkpoint-6" / "rng_state.pth").unlink()
 

@@ -84,7 +84,7 @@ def test_a_callback_subclass_may_pass_metrics_and_logs_to_super_by_position(
     trainer.predict(toy.regression(n=8))
 
     printed = capsys.readouterr()
-    assert printed.out.count("'eval_loss'") == 6  # two evaluations, and the Trainer prints them as well
+    assert printed.out.count("'eval_loss'") == 6  # Print, Bar and the Trainer itself each print two evaluations
     assert "'text': 'a long…'" in printed.out
 
 
@@ -105,7 +105,7 @@ def test_on_train_end_is_called_after_an_error_in_training(tmp_path: Path) -> No
 
 
 def test_on_train_end_is_called_after_an_error_in_on_train_begin(tmp_path: Path) -> None:
-    """SIGTERM may already have a handler at that moment. If it stays, the process cannot be stopped."""
+    """Training may already have a handler for SIGTERM. If the handler stayed, SIGTERM could not stop the process."""
     events, before = Events(), signal.getsignal(signal.SIGTERM)
 
     class Break(TrainerCallback):
@@ -155,9 +155,9 @@ def test_callbacks_can_be_added_and_removed_during_training(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("accuracies", "threshold", "stops_at"),
     [
-        # The first evaluation of a run may be NaN: what comes after it is better.
+        # If the first evaluation of a run is NaN, the next number is an improvement.
         ([float("nan"), 0.1, 0.2, 0.3, 0.4], 0.0, 5),
-        # Each is measured against the best so far, not against the one that was better by enough.
+        # Each value is compared with the best one so far, even if that one improved by less than the threshold.
         ([0.10, 0.16, 0.22, 0.28, 0.34], 0.1, 3),
     ],
 )
@@ -221,7 +221,7 @@ def test_several_callbacks_of_one_class_are_restored_in_order(
     trainer.train(resume_from_checkpoint=True)
 
     assert [(callback.name, callback.seen) for callback in after] == expected
-    assert trainer.control.should_training_stop is False, "a new run begins"
+    assert trainer.control.should_training_stop is False, "a new run resets the request to stop"
 
 
 def test_a_resume_logs_the_saved_callbacks_that_this_run_does_not_have(

@@ -64,7 +64,7 @@ SCHEDULES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda item: item["lr_scheduler_type"])
 def test_a_changed_learning_rate_and_max_steps_survive_a_resume(tmp_path: Path, schedule: dict[str, Any]) -> None:
-    """The run resumes from a checkpoint before the change, which is then applied again, and from one after it."""
+    """Resumes once before the change, which is then applied again, and once from a checkpoint after the change."""
     wanted = {"learning_rate": 4e-3, "max_steps": 18}
     whole, trainer = run(tmp_path, ChangeAt(7, **wanted), **schedule)
     assert (trainer.state.global_step, len(whole.losses)) == (18, 18)
@@ -103,7 +103,7 @@ def test_changed_intervals_apply_from_the_next_step(tmp_path: Path) -> None:
 
     logged = [row["step"] for row in trainer.state.log_history if "loss" in row]
     evaluated = [row["step"] for row in trainer.state.log_history if "eval_loss" in row]
-    # A change comes after that step has decided what it does.
+    # The callback changes the intervals after step 4 has decided whether to log, evaluate and save.
     assert logged == [1, 2, 3, 4, 6, 9, 12]
     assert evaluated == [2, 4, 7, 14]
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-14"]

@@ -120,7 +120,7 @@ def test_a_checkpoint_without_a_manifest_is_reported_as_never_completed(two_chec
 def test_an_unreadable_checkpoint_is_skipped(
     two_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """A failing disk or a missing permission costs this checkpoint and not the whole attempt."""
+    """A failing disk or a missing permission makes one checkpoint unusable, but does not end the attempt."""
     real = getattr(Path, failing)
 
     def call(path: Path, *args: Any, **options: Any) -> Any:
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_is_already_verified_is_not_read_again(
 ) -> None:
     folder = two_checkpoints / "checkpoint-2"
     files.verify(folder)
-    monkeypatch.setattr(files, "verify", lambda folder: pytest.fail("gigabytes are read once more"))
+    monkeypatch.setattr(files, "verify", lambda folder: pytest.fail("the verified checkpoint was read again"))
 
     trainer = a_trainer(two_checkpoints, max_steps=3)
     trainer.train(resume_from_checkpoint=files.Verified(folder))
@@ -222,7 +222,7 @@ def test_a_checkpoint_of_the_same_step_is_replaced(two_checkpoints: Path) -> Non
 
 def test_save_total_limit_deletes_the_oldest_and_keeps_the_best(tmp_path: Path) -> None:
     class Worse(Trainer):
-        """Every evaluation is worse than the one before, so the first is the best."""
+        """Makes every evaluation worse than the one before, so that the first checkpoint is the best."""
 
         def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
             return {**super().evaluate(*args, **kwargs), "eval_loss": float(self.state.global_step)}
@@ -271,7 +271,7 @@ def a_disk_that_takes_files_up_to(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("limit", [10_000, 30_000])
 def test_a_full_disk_keeps_the_older_checkpoint_and_training_continues(tmp_path: Path, limit: int) -> None:
-    """10,000 bytes stop safetensors, 30,000 bytes stop torch."""
+    """A limit of 10,000 bytes stops safetensors, and a limit of 30,000 bytes stops torch.save."""
     failed: list[SaveFailed] = []
     a_trainer(tmp_path, max_steps=2).train()
     trainer = a_trainer(tmp_path, max_steps=5, save_steps=2)
@@ -389,7 +389,7 @@ def test_a_buffer_of_another_shape_raises_the_error_of_the_model(tmp_path: Path)
 
 def test_arguments_that_cannot_be_pickled_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Local(TrainingArguments):
-        """A class of a function, which pickle cannot find by its name."""
+        """A class inside a function, which pickle cannot find by its name."""
 
     args = Local(str(tmp_path), max_steps=4, save_steps=2, disable_tqdm=True)
     Trainer(toy.mlp(), args, train_dataset=toy.regression(n=64)).train()

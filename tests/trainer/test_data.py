@@ -103,7 +103,7 @@ def test_the_dataset_of_a_loader_with_workers_equals_that_of_the_script() -> Non
 
 
 class Several(list[int]):
-    """A dataset that reads a batch at once."""
+    """A dataset that reads all rows of a batch in one call."""
 
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [100 + self[index] for index in indices]

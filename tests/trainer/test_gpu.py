@@ -215,7 +215,7 @@ def test_the_host_does_not_wait_for_the_gpu_between_logs(tmp_path: Path) -> None
 
 
 class RefuseToWait(TrainerCallback):
-    """Any operation that makes the host wait for the device raises, but in the steps that are logged."""
+    """Makes torch raise an error if an operation waits for the GPU, except in steps that log."""
 
     seen = 0
 
@@ -241,7 +241,7 @@ def test_a_batch_is_copied_to_the_gpu_while_it_computes() -> None:
     copied = beside(batch)
     beside.stream.synchronize()
 
-    assert not is_computed.query(), "the copy waited for a computation that has nothing to do with it"
+    assert not is_computed.query(), "the copy waited for an unrelated computation"
     assert copied["x"].device == device
     assert copied["x"].cpu().equal(batch["x"])
 

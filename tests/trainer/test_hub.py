@@ -47,7 +47,7 @@ def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Any:
 
 
 class OneByOne(TrainerCallback):
-    """Waits for each push, so that none is left out."""
+    """Waits for the end of each push, so that no push is skipped."""
 
     def __init__(self) -> None:
         self.trainer: Any = None
@@ -104,13 +104,13 @@ def test_hub_arguments_set_the_repository_the_branch_and_the_token(tmp_path: Pat
     assert {branch for branch, *_ in repository.commits} == {"trial"}
     assert hub.tokens == {"hf_secret"}
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert not any(b"hf_secret" in path.read_bytes() for path in written), "a token is written nowhere"
+    assert not any(b"hf_secret" in path.read_bytes() for path in written), "the token must not be in any file"
     assert footplate.TrainingArguments("x", hub_token="hf_secret").to_dict()["hub_token"] == "<HUB_TOKEN>"
 
 
 @pytest.mark.parametrize("always", [False, True])
 def test_training_continues_during_a_slow_push(tmp_path: Path, hub: Hub, always: bool) -> None:
-    """The next push is left out unless `always` is set. Files that are being pushed are not rotated away."""
+    """A push during another push is skipped unless `always` is set. A checkpoint is not deleted during its push."""
     hub.gate.clear()
 
     class Look(TrainerCallback):
@@ -131,7 +131,7 @@ def test_training_continues_during_a_slow_push(tmp_path: Path, hub: Hub, always:
     steps = [message.rsplit(" ", 1)[1] for message in hub.repositories["me/my-model"].messages]
     assert {"2"} < set(steps) if always else steps[0] == "2"
     assert ("4" in steps, "6" in steps) == (always, always)
-    assert hub.at_once == 1, "a second one beside the first may overtake it"
+    assert hub.at_once == 1, "a second push at the same time could overtake the first"
 
 
 def test_push_in_progress_can_be_set_only_to_none_which_forgets_the_uploads(tmp_path: Path, hub: Hub) -> None:
@@ -199,7 +199,7 @@ def test_push_to_hub_uploads_the_model_and_its_card(tmp_path: Path, hub: Hub) ->
     assert result["dataset"] == {"name": "Sentences", "type": "lab/sentences"}
     assert [row["type"] for row in result["metrics"]] == ["loss"]
     assert "- learning_rate: 0.005" in text
-    assert text.count("\n| ") == 4, "a row for each of two evaluations, below two of a head"
+    assert text.count("\n| ") == 4, "the table has two rows of a head and a row for each of two evaluations"
     assert "hf_secret" not in text
     (tmp_path / "read").mkdir()
     for name, content in repository.files().items():

@@ -55,9 +55,10 @@ for overwrite in (False, True):
 
 
 def test_a_save_killed_at_any_step_leaves_checkpoints_that_verify(tmp_path: Path) -> None:
-    """Steps of a save: a folder, six files, the manifest, the folder's own entry, the rename and the parent's.
+    """A save has at least 11 steps: a folder, six files, a manifest, a rename, and the syncs of two folders.
 
-    A save over an older checkpoint of the same step has one more: it moves the older one aside, and back if it fails.
+    A save over an older checkpoint of the same step has one more step, which moves the older checkpoint aside.
+    If the save fails, the older checkpoint is moved back.
     """
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]

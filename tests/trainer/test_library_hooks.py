@@ -91,7 +91,7 @@ def test_one_method_makes_all_loaders_with_the_same_arguments_as_under_transform
 
 
 def test_a_new_model_keeps_the_attributes_that_a_subclass_has_set(tmp_path: Path) -> None:
-    """A new model would otherwise lose `can_return_loss`, and sentence-transformers would evaluate without its loss."""
+    """If a new model reset `can_return_loss`, sentence-transformers would evaluate without its loss."""
 
     class Sets(footplate.Trainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -143,7 +143,7 @@ def test_callbacks_get_the_checkpoint_of_a_subclass_whose_save_returns_nothing(t
 
 
 def test_an_evaluation_counts_the_samples_of_batches_without_tensors(tmp_path: Path) -> None:
-    """A batch of GRPO is a list of rows with texts."""
+    """A batch of GRPO is a list of rows with texts, without tensors."""
 
     def script(side: Any, folder: Path) -> Any:
         class Reads(side.Trainer):  # type: ignore[misc, name-defined]
@@ -199,7 +199,7 @@ def test_attributes_that_libraries_read_have_the_same_values_as_under_transforme
     def script(side: Any, folder: Path) -> dict[str, Any]:
         args = arguments(side, folder)
         trainer = side.Trainer(Linear(), args, train_dataset=ROWS)
-        # Theirs are set later, or never.
+        # The Trainer of transformers sets some attributes later or never, which counts as None here.
         values = {name: getattr(trainer, name, None) for name in READ_FROM_A_TRAINER}
         values["gather_function"] = trainer.gather_function(torch.ones(2)).tolist() if side is footplate else [1.0, 1.0]
         read = {name: getattr(args, name) for name in READ_FROM_ARGUMENTS}
@@ -228,7 +228,7 @@ def test_a_subclass_that_defines_our_private_attribute_is_refused() -> None:
 
 
 def test_private_names_of_a_library_do_not_collide_with_ours(tmp_path: Path) -> None:
-    """GRPO counts in `_step` and has a method `_prepare`."""
+    """GRPO's trainer has an attribute `_step` and a method `_prepare`."""
 
     class Library(footplate.Trainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:

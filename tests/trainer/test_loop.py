@@ -108,8 +108,8 @@ def test_a_collator_that_returns_no_batch_is_named_before_the_model_is_called(tm
         trainer.train()
 
 
-class Wraps(nn.Module):
-    """A part that was loaded for inference, as pretrained ones are, in a module of one's own."""
+class WithBackbone(nn.Module):
+    """A user's module with a backbone in eval mode, which is the mode of pretrained models after loading."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,12 +123,12 @@ class Wraps(nn.Module):
 
 
 def test_a_submodule_in_eval_mode_is_trained_in_train_mode(tmp_path: Path) -> None:
-    model = Wraps()
+    model = WithBackbone()
     trainer = a_trainer(tmp_path, max_steps=2, model=model)
 
     trainer.train()
 
-    assert model.training, "the model as a whole was in training mode from the beginning"
+    assert model.training, "the outer model was in train mode from the beginning"
     assert model.was_training == [True, True]
 
 
@@ -140,7 +140,7 @@ def test_the_train_method_of_an_optimizer_is_called_before_its_first_step(tmp_pa
             self.is_training = True
 
         def step(self, *args: Any) -> Any:  # type: ignore[override]
-            assert self.is_training, "stepped without train()"
+            assert self.is_training, "step() was called before train()"
             return super().step(*args)
 
     trainer = a_trainer(tmp_path, max_steps=2)

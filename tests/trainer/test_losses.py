@@ -42,7 +42,7 @@ def test_a_plain_module_trains_on_pairs_of_tensors(tmp_path: Path) -> None:
 
 
 class Tokens(nn.Module):
-    """Returns logits only; labels of -100 do not count."""
+    """A model that returns logits only. Labels of -100 do not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_the_loss_is_read_from_tuples_objects_and_per_sample_losses(tmp_path: Pa
 
 
 def test_a_tuple_that_does_not_begin_with_a_loss_is_refused(tmp_path: Path) -> None:
-    """Logits that come first are not a loss. Minimizing their sum trains nothing, and looks like training."""
+    """If logits come first in the tuple, minimizing their sum would look like training, but train nothing useful."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -123,7 +123,7 @@ def test_a_tuple_that_does_not_begin_with_a_loss_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("filtered", [True, False])
 def test_nan_steps_are_counted_even_if_the_nan_filter_is_on(tmp_path: Path, filtered: bool) -> None:
-    """Hugging Face's filter logs 0.0 from the first NaN on, so a dead run looks like a perfect one."""
+    """Hugging Face's filter logs 0.0 from the first NaN on, so a failed run looks perfect."""
     data = [{"x": torch.full((8,), float("nan")), "labels": torch.zeros(4)}] * 8
 
     first = trained(tmp_path, toy.mlp(), data, max_steps=1, logging_nan_inf_filter=filtered).state.log_history[0]

@@ -16,7 +16,7 @@ from tests.trainer.sides import arguments, assert_same, bert, on_both
 
 
 class Pairs(nn.Module):
-    """Pulls two embeddings together, like CLIP. The loss needs no labels."""
+    """A model that pulls pairs of embeddings together, like CLIP. Its loss needs no labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Pairs(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Takes its input as one dict, as Sentence Transformers' models do."""
+    """A model that takes its input as one dict, like the models of Sentence Transformers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def test_an_own_compute_loss_may_get_batches_that_forward_cannot_accept(tmp_path
 
 
 def test_the_loss_that_fits_the_logits_of_a_model_is_also_evaluated(tmp_path: Path) -> None:
-    """A forward that takes no labels is trained on the loss that fits its logits, and evaluated by it."""
+    """If forward takes no labels, the Trainer selects a loss that fits the logits, for training and for evaluation."""
     data = [{**row, "labels": row["a"].sum()} for row in rows("a")]
     trainer = footplate.Trainer(
         OneInput(),

@@ -66,7 +66,7 @@ def test_a_setter_of_the_arguments_sets_what_that_of_transformers_sets(setter: s
 
 
 def plain(args: Any) -> dict[str, Any]:
-    """Returns the arguments in Hugging Face's form: always a token, no reporters as a word, no delay as None."""
+    """Returns the arguments in one form for both libraries: the real token, a list of reporters, and 0 for no delay."""
     values = dict(args.to_dict())
     return {
         **values,
@@ -154,7 +154,7 @@ OVERRIDES = (
 
 
 def counted(side: Any, calls: Counter[str]) -> Any:
-    """Returns a Trainer of that library that counts the calls of each of its methods."""
+    """Returns a Trainer class of that library which counts the calls of its methods."""
 
     def counting(name: str) -> Any:
         theirs = inspect.getattr_static(side.Trainer, name)

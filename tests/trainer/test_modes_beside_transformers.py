@@ -18,7 +18,7 @@ from tests.trainer.sides import arguments, bert, sentences, tokenizer
 
 
 def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
-    """Returns the modes that a script with dropout observes, and the outputs of its model after evaluations."""
+    """Trains with dropout. Returns the model's mode in each event, and its outputs after evaluations."""
     transformers.set_seed(7)
     seen: list[Any] = []
 
@@ -37,7 +37,7 @@ def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
 
     rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
     model = bert("BertForSequenceClassification", num_labels=3)
-    model.bert.eval()  # as a pretrained part inside a module of one's own is
+    model.bert.eval()  # like a pretrained part of a user's own module
     trainer = Logging(
         model,
         arguments(side, folder, **more),
@@ -75,7 +75,7 @@ def test_a_script_has_the_same_modes_and_outputs_as_under_transformers(tmp_path:
 
 
 def test_an_own_training_step_that_calls_super_runs_in_train_mode(tmp_path: Path) -> None:
-    """Subclasses generate in eval mode before they call it."""
+    """Some subclasses generate in eval mode before they call super()."""
     modes: list[bool] = []
 
     class Generating(Trainer):
@@ -95,7 +95,7 @@ def test_an_own_training_step_that_calls_super_runs_in_train_mode(tmp_path: Path
 
 
 class TrainsAgain(TrainerCallback):
-    """Sets train mode itself, as callbacks that generate samples do."""
+    """Sets train mode after an evaluation, like callbacks that generate samples."""
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         model.train()

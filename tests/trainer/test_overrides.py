@@ -1,6 +1,6 @@
 """Tests that an override is called wherever the Trainer's own method would be called.
 
-The expected calls are those of a Trainer that has every method overridden, so that no shortcut is left. The file
+The expected calls are those of a Trainer in which every method is overridden, so that it takes no shortcut. The file
 tests/trainer/test_methods.py compares the calls of such a Trainer with those of Hugging Face's.
 """
 
@@ -34,14 +34,14 @@ CALLED_BY_SCRIPTS = {
     "init_hf_repo", "log_metrics", "metrics_format", "pop_callback", "push_to_hub", "remove_callback",
     "save_merged_model", "save_metrics", "save_state",
 }  # fmt: skip
-"""Neither training nor evaluation nor prediction calls these: not here, and not in Hugging Face's."""
+"""Methods that neither training, evaluation nor prediction calls, in both libraries."""
 METHODS = sorted({*PUBLIC, *DOCUMENTED} - CALLED_BY_SCRIPTS)
 WITHOUT_SAVING: dict[str, Any] = {"save_strategy": "no", "load_best_model_at_end": False}
 STATIC = {"get_optimizer_cls_and_kwargs"}
 
 
 class Point(nn.Module):
-    """A model of one number."""
+    """A model with a single parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def overriding(names: Iterable[str], calls: Counter[str]) -> type[Trainer]:
 
 
 def calls_of(names: Iterable[str], folder: Path, on: str = "a subclass", **arguments: Any) -> dict[str, Counter[str]]:
-    """Counts the calls of these overrides as a Trainer is made, trains, evaluates and predicts."""
+    """Counts the calls of these overrides while a Trainer is created, trains, evaluates and predicts."""
     calls: Counter[str] = Counter()
     args = TrainingArguments(
         str(folder), max_steps=2, per_device_train_batch_size=1, gradient_accumulation_steps=2,
@@ -144,10 +144,10 @@ def test_two_overrides_in_a_subclass_are_called_on_every_code_path(
     expected_without_saving: dict[str, Counter[str]],
     eighth: int,
 ) -> None:
-    """Takes every eighth pair. Each eighth of the pairs has every method."""
+    """Each case tests every eighth pair of methods. Every method is in each case."""
     for number, pair in enumerate(PAIRS[eighth :: len(EIGHTHS)]):
         if only(pair, expected_without_saving) == only(pair, expected):
-            # A checkpoint costs as much time as all the rest.
+            # A run without checkpoints takes half the time.
             assert only(pair, calls_of(pair, tmp_path, **WITHOUT_SAVING)) == only(pair, expected)
         else:
             assert only(pair, calls_of(pair, tmp_path / str(number))) == only(pair, expected)

@@ -21,9 +21,9 @@ ROWS = [dict(row) for row in toy.regression(n=90)]
 
 
 class Stream(IterableDataset[Any]):
-    """A stream that has a place.
+    """A stream that can save its position, and logs every sample that is read.
 
-    Each loading process reads its own share, and every sample that is read is recorded.
+    Each loader worker reads its own share of the samples.
     """
 
     def __init__(self, log: Path) -> None:
@@ -91,7 +91,7 @@ def run(
 def test_a_run_over_a_stream_or_random_draws_resumes_bit_identically(
     tmp_path: Path, draws: str, stop: int, workers: int
 ) -> None:
-    """90 samples are 8 windows a pass, so 13 is in the second pass over the data."""
+    """A pass over 90 samples has 8 steps, so step 13 is in the second pass."""
 
     def part(name: str, folder: str, **more: Any) -> Fingerprint:
         data = Stream(tmp_path / f"{name}.log") if draws == "stream" else ROWS
@@ -106,7 +106,7 @@ def test_a_run_over_a_stream_or_random_draws_resumes_bit_identically(
     assert (after.weights, after.rng) == (whole.weights, whole.rng)
     if draws == "stream" and not workers:
         read = [len((tmp_path / f"{name}.log").read_text()) for name in ("whole", "before", "after")]
-        assert read[1] + read[2] == read[0], "nothing is read twice"
+        assert read[1] + read[2] == read[0], "no sample is read twice"
 
 
 class FiveSteps(TrainerCallback):
@@ -145,7 +145,7 @@ def test_a_run_whose_epochs_end_early_resumes_bit_identically(tmp_path: Path, en
 def test_a_stream_with_persistent_loader_workers_resumes_bit_identically(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """90 samples are 8 windows a pass, so 11 is in the second of three passes."""
+    """A pass over 90 samples has 8 steps, so step 11 is in the second of three passes."""
 
     def part(folder: str, **more: Any) -> Fingerprint:
         stay = {"dataloader_num_workers": 2, "dataloader_persistent_workers": True}
@@ -157,7 +157,7 @@ def test_a_stream_with_persistent_loader_workers_resumes_bit_identically(
 
     assert after.losses == whole.losses[11:]
     assert after.weights == whole.weights
-    assert caplog.text.count("dataloader_persistent_workers") == 3, "once in each training"
+    assert caplog.text.count("dataloader_persistent_workers") == 3, "the warning is logged once in each training"
 
 
 def test_resuming_a_stream_with_another_number_of_loader_workers_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from footplate.trainer.placed_models import is_model_parallel, refuse_quantized
 
 
 class Watched(type(toy.mlp())):  # type: ignore[misc]
-    """Records that `to` was called, which raises for 8-bit models of transformers."""
+    """Records calls of `to`, because `to` raises an error for 8-bit models of transformers."""
 
     def to(self, *where: Any, **how: Any) -> Any:
         self.moved = True

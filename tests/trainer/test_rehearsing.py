@@ -19,23 +19,23 @@ from footplate.trainer.testing import Events
 from tests.trainer import sides
 
 
-class Odd(type(toy.mlp())):  # type: ignore[misc]
-    """An MLP with something more in its state."""
+class WithBuffer(type(toy.mlp())):  # type: ignore[misc]
+    """An MLP to whose state `odd` adds a buffer."""
 
 
 def odd(buffer: torch.Tensor) -> nn.Module:
-    model = Odd(8, 16, 2, 4, 0.0)
+    model = WithBuffer(8, 16, 2, 4, 0.0)
     model.register_buffer("more", buffer)
     return model  # type: ignore[no-any-return]
 
 
-class Extra(Odd):
+class Extra(WithBuffer):
     def get_extra_state(self) -> Any:
         return {"seen": 3}
 
 
 def steps_before(folder: Path, error: type[Exception], match: str, model: nn.Module | None = None, **more: Any) -> int:
-    """Returns the number of steps before the error."""
+    """Expects this error in a training, and returns the number of steps before the error."""
     events, resume = Events(), more.pop("resume", False)
     values = {"max_steps": 4, "save_steps": 2, "disable_tqdm": True, **more}
     trainer = footplate.Trainer(
@@ -63,7 +63,7 @@ def test_a_state_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path:
 
 
 def test_the_trial_save_uses_save_pretrained_for_models_of_transformers(tmp_path: Path) -> None:
-    """Otherwise unknown tied weights or an invalid generation config would fail the first save, hours into the run."""
+    """Otherwise, tied weights or an invalid generation config could make the first save fail, hours into the run."""
     model: Any = sides.bert("BertForSequenceClassification", num_labels=3)
     model.classifier.bias = nn.Parameter(torch.zeros(3))
     model.twin = nn.Linear(16, 3)
@@ -74,7 +74,7 @@ def test_the_trial_save_uses_save_pretrained_for_models_of_transformers(tmp_path
         trial_save.try_saving(trainer, resumes=False)
 
     causal: Any = sides.gpt()
-    causal.generation_config.temperature = 0.5  # without do_sample
+    causal.generation_config.temperature = 0.5  # invalid without do_sample
     trainer = footplate.Trainer(causal, footplate.TrainingArguments(str(tmp_path), disable_tqdm=True))
     with pytest.raises(ValueError, match="cannot be saved"):
         trial_save.try_saving(trainer, resumes=False)
@@ -152,7 +152,7 @@ def test_the_trial_save_writes_few_bytes_and_draws_no_random_numbers(
 def test_a_trainer_with_its_own_save_method_skips_the_trial_save(tmp_path: Path) -> None:
     class Own(footplate.Trainer):
         def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-            raise AssertionError("called")
+            raise AssertionError("the trial save called _save of a subclass")
 
     args = footplate.TrainingArguments(str(tmp_path), disable_tqdm=True)
     trial_save.try_saving(Own(odd(torch.eye(3).to_sparse()), args), resumes=False)

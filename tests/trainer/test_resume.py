@@ -16,7 +16,7 @@ from footplate.trainer.trainer import Trainer
 from tests.trainer.runs import run
 
 STEPS = 32
-"""150 samples in batches of 4 with accumulation 4 are 10 steps an epoch, so this is three epochs and a bit."""
+"""150 samples in batches of 4 with accumulation 4 are 10 steps an epoch, so these are more than three epochs."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Logs reach the real trackers, which write to this machine only, and are read back from there."""
+"""Tests logs to the real trackers. They write to local files, which the tests read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EmissionsTracker:
     def stop(self):
         self.file.write_text(self.file.read_text() + " stopped")
 """
-"""A stand-in for codecarbon."""
+"""A stand-in for codecarbon that records its start and stop in a file."""
 
 
 def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
@@ -105,7 +105,7 @@ def wandb_records(folder: Path) -> list[Any]:
     from wandb.proto import wandb_internal_pb2
 
     wandb.finish()
-    wandb.teardown()  # waits for the process that writes
+    wandb.teardown()  # waits for the process that writes the file
 
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     content, at, records, whole = path.read_bytes(), 7, [], b""
@@ -127,7 +127,7 @@ def items(of: Any) -> dict[str, Any]:
 
 
 class Mine(TrainerCallback):
-    """Logs to W&B itself, as scripts do: W&B then counts steps of its own."""
+    """Logs to W&B itself, as scripts do. W&B then counts a step for each of these logs."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         import wandb
@@ -153,7 +153,7 @@ def test_wandb_receives_all_logs_in_one_run(tmp_path: Path, wandb: Any, monkeypa
     assert {"learning_rate", "model/num_parameters"} <= {name for item in config for name in items(item)}
     messages = [items(record.history.item) for record in records if record.HasField("history")]
     at = [message["train/global_step"] for message in messages if "train/loss" in message]
-    assert at == [2, 4], "a step that W&B has passed in its own count is dropped by it"
+    assert at == [2, 4], "W&B drops logs whose step is lower than its own count"
     assert sum("eval/loss" in message for message in messages) == 3
     assert sum("test/loss" in message for message in messages) == 1
     assert any("after" in message for message in messages)
@@ -182,7 +182,7 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "mlruns"))
     for name in ("NAME", "ID"):
-        # MLflow sets them itself; what it sets is taken away with the test.
+        # MLflow sets these variables itself, so they must be deleted after the test.
         monkeypatch.setenv(f"MLFLOW_EXPERIMENT_{name}", "")
         monkeypatch.delenv(f"MLFLOW_EXPERIMENT_{name}")
     import mlflow
@@ -194,7 +194,7 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def history(mlflow: Any, run: Any, name: str) -> list[tuple[int, float]]:
-    """Returns the points sorted by step, because the store keeps no order of its own within one millisecond."""
+    """Returns the points sorted by step, because the store does not keep the order within one millisecond."""
     points = mlflow.MlflowClient().get_metric_history(run.info.run_id, name)
     return [(item.step, item.value) for item in sorted(points, key=lambda point: point.step)]
 
@@ -218,7 +218,7 @@ def test_mlflow_receives_all_logs_in_one_run(tmp_path: Path, mlflow: Any, monkey
 
 
 def test_mlflow_accepts_a_librarys_own_arguments(tmp_path: Path, mlflow: Any) -> None:
-    """SetFit's arguments are not derived from ours. They look up in ours what they lack."""
+    """SetFit's arguments are not a subclass of ours, but read missing attributes from ours."""
 
     class LibraryArguments:
         def __getattr__(self, name: str) -> Any:

@@ -52,7 +52,7 @@ _STARTS: dict[str, dict[str, dict[str, Any]]] = {
 @pytest.fixture
 def folder(folder_of: Callable[..., Path], request: pytest.FixtureRequest) -> Path:
     start = _start(request)
-    # DeepSpeed asks its accelerator, before it asks torch.
+    # DeepSpeed selects its accelerator by this variable, whatever devices torch has.
     return folder_of(start, _STARTS[start], **({"DS_ACCELERATOR": "cpu"} if start == "zero" else {}))
 
 
@@ -82,7 +82,7 @@ def results_of_four(folder_of: Callable[..., Path]) -> Results:
 
 
 def _start(request: pytest.FixtureRequest) -> str:
-    """Returns the name of the start that runs the strategy of a test."""
+    """Returns the name of the launch that runs the strategy of this test."""
     parameters = getattr(getattr(request.node, "callspec", None), "params", {})
     strategy = str(parameters.get("strategy", ""))
     return "zero" if strategy.startswith("zero") else "parts" if strategy == "tensor parallel" else "two"

@@ -1,4 +1,4 @@
-"""Runs a list of scenarios in one process of several, each a function of scenarios.py, and writes their results.
+"""Runs scenarios in one process of several, and writes their results. Each scenario is a function of scenarios.py.
 
 Starting processes that import torch costs seconds; so one start runs many scenarios, and the tests read the results.
 """

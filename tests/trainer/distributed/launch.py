@@ -17,16 +17,16 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from tests.support.processes import Patience, die_with_parent
 
 SECONDS = 700
-"""The time for all scenarios of one launch, on an idle machine."""
+"""The time limit for all scenarios of one launch, on an idle machine."""
 _ranks = multiprocessing.get_context("forkserver")
 _ranks.set_forkserver_preload(["tests.trainer.distributed.preload"])
 
 
 def launched(folder: Path, scenarios: list[dict[str, Any]], *, world: int = 2, **environment: str) -> None:
-    """Runs the scenarios in `world` ranks. If a rank ends before the last scenario, the error has what it printed."""
+    """Runs the scenarios in `world` ranks. If a rank ends before the last scenario, the error contains the output."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "scenarios.json").write_text(json.dumps(scenarios), encoding="utf-8")
-    # The port belongs to a store that listens already, as torchrun has it: a free port could be taken meanwhile.
+    # As in torchrun, a store listens on the port already. Another process could take a port that is only free.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     common = {
         **os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
@@ -40,7 +40,7 @@ def launched(folder: Path, scenarios: list[dict[str, Any]], *, world: int = 2, *
     _end(ranks)
     for number, scenario in enumerate(scenarios):
         missing = None in read(folder, number, world)
-        assert not missing, f"not run to the end: {scenario}\n{(folder / 'output').read_text()[-6000:]}"
+        assert not missing, f"this scenario did not finish: {scenario}\n{(folder / 'output').read_text()[-6000:]}"
 
 
 def _rank(folder: Path, environment: dict[str, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# Before torch is imported: sums to the last bit depend on the number of threads.
+# Set before torch is imported, because the last bits of a sum depend on the number of threads.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import transformers

@@ -41,8 +41,8 @@ DDP: dict[str, dict[str, Any]] = {
     "wrapped": {"run": "wrappers", "name": "wrapped"},
     "wrapped in half": {"run": "wrappers", "name": "wrapped-in-half", "fp16": True},
     "wrapped elsewhere": {"run": "wrappers", "name": "wrapped-elsewhere", "use_cpu": False},
-    "meets": {"run": "synchronised"},
-    "meets each": {"run": "synchronised", "accelerator_config": SYNC_EACH},
+    "synchronized": {"run": "synchronised"},
+    "synchronized in each batch": {"run": "synchronised", "accelerator_config": SYNC_EACH},
     "full": {"run": "full_disk"},
     "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all"},
     "callback": {"run": "stopped_by_one", "how": "callback"},
@@ -61,13 +61,13 @@ STRATEGIES: dict[str, dict[str, Any]] = {
         "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT", "min_num_params": 500}},
     "fsdp 1": {"fsdp": True, "fsdp_config": {"version": 1}},
 }  # fmt: skip
-"""Each must do what one process does, through the same tests."""
+"""The strategies that must give the results of one process in the conformance tests."""
 
 _AUTO = {"train_batch_size": "auto", "gradient_clipping": "auto"}
 ZERO: dict[str, dict[str, Any]] = {
     f"zero {stage}": {"deepspeed": {"zero_optimization": {"stage": stage}, **_AUTO}} for stage in range(4)
 }
-# Checkpoints have to go on in one process, although the optimizer has the parameters in another order.
+# This setting reorders the parameters in the optimizer. A single process must still be able to resume.
 ZERO["zero 2"]["deepspeed"]["zero_optimization"]["round_robin_gradients"] = True
 
 
@@ -132,7 +132,7 @@ OF_FSDP_1: dict[str, dict[str, Any]] = {
 
 ENDS: dict[str, dict[str, Any]] = {
     "everywhere": {"run": "failed_everywhere"},
-    "on one": {"run": "failed_on_one", "ends": True},  # and then there are no lines any more
+    "on one": {"run": "failed_on_one", "ends": True},  # the error ends the process, so no scenario can follow
 }
 
 _TP = PARTS["tensor parallel"]
@@ -211,7 +211,7 @@ ADAPTERS_OF_ZERO = {
         "run": "resumed", "name": f"{strategy}-lora", "at": 2, "alone": True, **_ADAPTED, **ZERO[strategy]}
     for strategy in ("zero 2", "zero 3")
 }  # fmt: skip
-"""Adapters without biases and norms leave one of the optimizer's two groups empty, and DeepSpeed removes it."""
+"""Adapters without biases and norms leave one of the optimizer's two groups empty. DeepSpeed removes that group."""
 SCENARIOS_OF_ZERO = {
     **conformance(ZERO),
     **best_adapters(ZERO),

@@ -64,7 +64,7 @@ UNCOUNTED: dict[str, Any] = {"name": "uncounted", "is_scaled": None, "counts": F
 SAID_SCALED: dict[str, Any] = {"name": "said-scaled", "is_scaled": True}
 SAID_NOT_SCALED: dict[str, Any] = {"name": "said-not-scaled", "is_scaled": False, "text": True, "ignore": 1}
 UNEVEN = {"samples": 91, "accelerator_config": {"even_batches": False}}
-"""The last round has 8 + 3 of 16: one process has three samples and no second batch, where two share them."""
+"""The last step of an epoch has batches of 8 and 3 samples. Of two processes, only one gets the last 3 samples."""
 
 
 def _trainer(
@@ -123,7 +123,7 @@ def _trainer(
     made = (
         llama_of(folder, parts, sizes.get("dp_shard_size", 1))
         if llama
-        else Means()
+        else IgnoresNumItems()
         if means
         else LogitsForCausalLM()
         if ignore
@@ -139,9 +139,9 @@ def _trainer(
     trainer = kind(
         made,
         TrainingArguments(str(folder / name), **values),
-        train_dataset=Flow(samples) if stream else Unlike(data(samples, 0), ignore) if ignore else data(samples, 0),
+        train_dataset=Stream(samples) if stream else Uneven(data(samples, 0), ignore) if ignore else data(samples, 0),
         eval_dataset=data(21, 1),
-        data_collator=Notes(),
+        data_collator=NumberRecorder(),
         callbacks=[events, *([StopAt(stop_at)] if stop_at else []), *callbacks],
         **options,
     )
@@ -183,7 +183,7 @@ def llama_of(folder: Path, tp_size: int = 1, dp_shard_size: int = 1) -> Any:
 
 
 def adapted(model: nn.Module, *, alone: bool = False) -> nn.Module:
-    """Adds adapters of a rank that does not divide by two. Unless `alone` is set, norms are trained as well."""
+    """Adds LoRA adapters of rank 3, which does not divide by two. Unless `alone` is set, norms are trained too."""
     import peft
 
     beside = None if alone else ["norm"]
@@ -196,7 +196,7 @@ def adapted(model: nn.Module, *, alone: bool = False) -> nn.Module:
 
 
 class LogitsForCausalLM(nn.Module):
-    """Leaves its loss to the Trainer, which knows how many labels count."""
+    """A model that returns logits only, so that the Trainer computes the loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,8 +206,8 @@ class LogitsForCausalLM(nn.Module):
         return self.inner(input_ids, position_ids=position_ids)["logits"]  # type: ignore[no-any-return]
 
 
-class Means(nn.Module):
-    """Takes the number of items and ignores it, as many of transformers' models do."""
+class IgnoresNumItems(nn.Module):
+    """A model that accepts `num_items_in_batch` and ignores it, like many models of transformers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class Means(nn.Module):
 
 
 class LooksBackForCausalLM(LogitsForCausalLM):
-    """A model that mixes positions outside of attention."""
+    """A model that mixes neighbouring positions outside of attention."""
 
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
         logits = super().forward(input_ids, position_ids)
@@ -236,7 +236,7 @@ class AddsForCausalLM(LogitsForCausalLM):
         return {**result, "loss": result["loss"] + 0.1} if labels is not None else result
 
 
-class Unlike(Dataset[Any]):
+class Uneven(Dataset[Any]):
     """A dataset whose samples have different numbers of counted labels."""
 
     def __init__(self, data: Any, ignore: int) -> None:
@@ -252,7 +252,7 @@ class Unlike(Dataset[Any]):
         return sample
 
 
-class Flow(IterableDataset[Any]):
+class Stream(IterableDataset[Any]):
     """A stream with a saved position that records the samples it has yielded."""
 
     def __init__(self, samples: int) -> None:
@@ -271,7 +271,7 @@ class Flow(IterableDataset[Any]):
         self.at = state["at"]
 
 
-class Notes:
+class NumberRecorder:
     """A collator that records the numbers of its samples."""
 
     def __init__(self) -> None:
@@ -295,7 +295,7 @@ def _results_of(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]
         "rates": [row["learning_rate"] for row in logs],
         "steps": output.global_step,
         "train_loss": output.training_loss,
-        # In pieces, only the main process has the whole.
+        # If the model is sharded, only the main process gets the full weights.
         "weights": {name: weight.flatten().tolist() for name, weight in weights.items() if weight is not None},
         "events": events.names,
         "strategy": type(trainer._footplate.strategy).__name__,
@@ -318,10 +318,7 @@ def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def resumed(folder: Path, *, name: str, at: int, **values: Any) -> dict[str, Any]:
-    """Stops a run after `at` steps and continues it.
-
-    Returns both halves, with all that decides how training continues.
-    """
+    """Stops a run after `at` steps and resumes it. Returns both parts, and the same run without a stop."""
     whole = trained(folder, name=f"{name}-whole", **values)
     first = trained(folder, name=name, stop_at=at, **values)
     rest = trained(folder, name=name, resume=True, **values)
@@ -329,9 +326,9 @@ def resumed(folder: Path, *, name: str, at: int, **values: Any) -> dict[str, Any
 
 
 def best(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
-    """Trains with the first checkpoint as the best one. Returns which was loaded at the end, and its evaluation."""
+    """Trains a run whose first checkpoint is the best one. Returns its step and its evaluation after the run."""
     often = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    worst = {"metric_for_best_model": "loss", "greater_is_better": True}  # which is the first, and not the last
+    worst = {"metric_for_best_model": "loss", "greater_is_better": True}  # the first loss is the highest
     values = {**often, **worst, "load_best_model_at_end": True, "save_total_limit": 1, **values}
     trainer, events = _trainer(folder, name=name, **values)
     results = _results_of(trainer, events, trainer.train())
@@ -360,7 +357,7 @@ def generated(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
         "save_strategy": "no",
         "max_steps": 4,
         "learning_rate": 0.1,
-        "max_grad_norm": 0.0,  # a norm is summed up in as many orders as there are strategies
+        "max_grad_norm": 0.0,  # no clipping, because every strategy sums the norm in another order
     }
     parts = (values.get("parallelism_config") or {}).get("tp_size", 1)
     item = 4 * parts // TrainingArguments(str(folder)).world_size
@@ -380,7 +377,7 @@ def averaged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 
 
 def counted(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
-    """Returns the size that the model seems to have once it is cut."""
+    """Returns the number of trainable parameters before and after the model is sharded."""
     trainer, _ = _trainer(folder, name=name, max_steps=1, **values)
     whole = trainer.get_num_trainable_parameters()
     trainer.train()
@@ -397,7 +394,7 @@ def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 
 
 def evaluated(folder: Path, *, name: str, samples: int = 21, **values: Any) -> dict[str, Any]:
-    """Evaluates and predicts with an untrained model, by streaming metrics and by one that needs all predictions."""
+    """Evaluates and predicts with an untrained model, with streaming metrics and one that needs all predictions."""
 
     def accuracy(found: Any) -> dict[str, float]:
         return {"own": float((found.predictions.argmax(-1) == found.label_ids).mean()), "seen": len(found.label_ids)}
@@ -439,8 +436,8 @@ def evaluated_by_batch(folder: Path, **values: Any) -> dict[str, Any]:
     return {"seen": seen, "ends": ends}
 
 
-class Drawn(Sampler[int]):
-    """An order that no other process could draw."""
+class SystemRandomOrder(Sampler[int]):
+    """A sampler that draws another order on every process."""
 
     def __iter__(self) -> Any:
         return iter(random.SystemRandom().sample(range(96), 96))
@@ -452,7 +449,7 @@ class Drawn(Sampler[int]):
 def shuffled_per_rank(folder: Path, **values: Any) -> dict[str, Any]:
     class Anew(Trainer):
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-            return Drawn()
+            return SystemRandomOrder()
 
     trainer, events = _trainer(folder, name="anew", text=True, kind=Anew, **values)
     return _results_of(trainer, events, trainer.train())
@@ -479,7 +476,7 @@ def noisy_per_rank(folder: Path, **values: Any) -> dict[str, Any]:
 
 
 def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
-    """Trains a model whose results differ if samples are split over processes."""
+    """Trains a model, a loss or optimizers that are refused if samples are split over processes."""
     if how == "named optimizers":
         values["options"] = {"optimizers": [NamedOptimizer("all", [r"."], args={"lr": 1e-2}, schedule="linear")]}
     trainer, events = _trainer(folder, name=how, text=True, **values)
@@ -491,7 +488,7 @@ def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
 
 
 def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any]:
-    """The control experiment. Each process attends to its own pieces only."""
+    """Trains with a wrong attention, in which each process uses only its own part of a sample."""
     real, rehearse = dist.all_gather, trial_forward.require_same_in_pieces
 
     def gather(found: Any, own: Any, group: Any = None) -> None:
@@ -517,8 +514,8 @@ def _timeless(metrics: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not name.endswith(("runtime", "per_second"))}
 
 
-class OnOne(TrainerCallback):
-    """Does something at the end of a step, or when something is logged, in one process only."""
+class OnOneProcess(TrainerCallback):
+    """Calls a function on one process only, in an event of one step."""
 
     def __init__(self, rank: int, step: int, what: Callable[[Any], None], event: str = "on_step_end") -> None:
         self.rank, self.step, self.what = rank, step, what
@@ -540,7 +537,7 @@ def stopped_by_one(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
         values["enable_jit_checkpoint"] = True
     event = {"callback": "on_step_end", "signal": "on_step_begin", "log": "on_log"}[how]
     what = terminate if how == "signal" else stop
-    trainer, events = _trainer(folder, name=how, callbacks=(OnOne(1, 3, what, event),), **values)
+    trainer, events = _trainer(folder, name=how, callbacks=(OnOneProcess(1, 3, what, event),), **values)
     results = _results_of(trainer, events, trainer.train())
     return {**results, "files": sorted(path.name for path in (folder / how).glob("checkpoint-*"))}
 
@@ -566,12 +563,12 @@ class Boom(Exception):
 
 
 def failed_everywhere(folder: Path, **values: Any) -> dict[str, Any]:
-    """Fails in all processes alike, which then continue together with another batch."""
+    """Raises the same error on all processes, which then train another run together."""
 
     def fail(control: Any) -> None:
         raise Boom("everywhere")
 
-    failing = tuple(OnOne(rank, 2, fail) for rank in (0, 1))
+    failing = tuple(OnOneProcess(rank, 2, fail) for rank in (0, 1))
     trainer, _ = _trainer(folder, name="everywhere", callbacks=failing, **values)
     try:
         trainer.train()
@@ -581,14 +578,14 @@ def failed_everywhere(folder: Path, **values: Any) -> dict[str, Any]:
 
 
 def failed_on_one(folder: Path, **values: Any) -> None:
-    """Fails in one process within a message, while the other process waits for another message."""
+    """Fails on one process during a collective, while the other process waits in another collective."""
     under_way = []
 
     def fail(control: Any) -> None:
         under_way.append(dist.broadcast(torch.ones(3), src=0, async_op=True))
         raise Boom("only here")
 
-    trainer, _ = _trainer(folder, name="one", callbacks=(OnOne(1, 2, fail),), **values)
+    trainer, _ = _trainer(folder, name="one", callbacks=(OnOneProcess(1, 2, fail),), **values)
     trainer.train()
 
 
@@ -612,24 +609,24 @@ def wrappers(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 
 
 def synchronised(folder: Path, **values: Any) -> dict[str, Any]:
-    """Returns the number of gradient synchronizations."""
-    meetings = []
+    """Returns the number of steps and of gradient synchronizations."""
+    synchronizations = []
 
-    def meet(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at the annotations
-        meetings.append(bucket.index())
+    def count_and_reduce(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at the annotations
+        synchronizations.append(bucket.index())
         return default_hooks.allreduce_hook(dist.group.WORLD, bucket)
 
     class Count(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            trainer.model_wrapped.register_comm_hook(None, meet)  # type: ignore[operator]
+            trainer.model_wrapped.register_comm_hook(None, count_and_reduce)  # type: ignore[operator]
 
-    trainer, _ = _trainer(folder, name="meets", callbacks=(Count(),), **values)
+    trainer, _ = _trainer(folder, name="synchronized", callbacks=(Count(),), **values)
     steps = trainer.train().global_step
-    return {"steps": steps, "meetings": len(meetings)}
+    return {"steps": steps, "synchronizations": len(synchronizations)}
 
 
 def process_group_options(folder: Path, **values: Any) -> dict[str, Any]:
-    """Returns the options of the process group. The first Trainer of a process opens its connections."""
+    """Returns the options of the process group, which the first Trainer of a process creates."""
     trainer, _ = _trainer(folder, name="ddp-options", **values)
     trainer.train()
     wrapped: Any = trainer.model_wrapped

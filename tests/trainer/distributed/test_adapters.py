@@ -54,7 +54,7 @@ def test_one_process_loads_adapters_that_two_processes_have_saved(
 
     held = {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()}
     assert any("lora_B" in name for name in saved)
-    assert any("norm_feed" in name for name in saved), "what is trained beside the adapters is saved too"
+    assert any("norm_feed" in name for name in saved), "weights that are trained beside the adapters are saved too"
     assert {name: held[name] for name in saved} == saved
 
 

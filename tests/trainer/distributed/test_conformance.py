@@ -126,7 +126,7 @@ def assert_ends_with_its_best(each: dict[str, Any]) -> None:
 
 @strategies
 def test_every_sample_gets_a_generated_text(results: Results, strategy: str) -> None:
-    """One process cannot serve as the expected value: its sums are ordered differently, and texts diverge."""
+    """The texts of one process are not expected, because its sums have another order and the texts diverge."""
     first, second = results(f"{strategy}: generated")
     assert "error" not in first, first.get("trace")
     assert first["texts"] == second["texts"]

@@ -21,7 +21,7 @@ from tests.trainer.distributed.test_tensor_parallel import LAUNCHED
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Returns the same runs in one process, by name."""
+    """Returns the results of the same runs in one process, by name."""
     folder = tmp_path_factory.mktemp("alone")
     scenarios.a_llama(folder)
     return {
@@ -42,7 +42,7 @@ def parts(folder_of: Callable[..., Path]) -> Path:
 def test_context_parallelism_gives_the_loss_curve_of_one_process(
     scenario: str, results_of_parts: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
-    """Covers uneven lengths, activations that are computed again, and models that compute their own loss."""
+    """Covers uneven lengths, activation checkpointing, and models that compute their own loss."""
     for rank_run in results_of_parts(f"cp: {scenario}"):
         scenarios.assert_same_run(rank_run, alone[scenario])
         assert (rank_run["strategy"], rank_run["sizes"]) == ("ContextParallel", [2, 16])

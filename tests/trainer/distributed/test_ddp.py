@@ -80,7 +80,7 @@ def test_processes_share_a_stream_without_repeats_and_resume_it(results: Results
         assert rank_run["whole"]["seen"] == rank_run["first"]["seen"] + rank_run["rest"]["seen"]
         assert rank_run["rest"]["losses"] == rank_run["whole"]["losses"][3:]
         scenarios.assert_same_run(rank_run["whole"], single_run)
-    # Of 91 samples in rounds of 8: an epoch has twelve, and in the last of them one process has nothing.
+    # An epoch of 91 samples has 12 rounds of up to 8 samples. In its last round, one process has no samples.
     first, second = (item["whole"]["seen"] for item in results("stream"))
     assert (len(first[11]), len(second[11])) == (3, 4)
     epoch = [number for batches in (first[:12], second[:11]) for batch in batches for number in batch]
@@ -126,7 +126,7 @@ def test_predictions_without_tensors_are_gathered_only_on_request(results: Resul
 
 @pytest.mark.parametrize("name", ["wrapped", "wrapped in half", "wrapped elsewhere"])
 def test_a_model_that_is_trained_twice_is_wrapped_by_ddp_once(results: Results, name: str) -> None:
-    """The model knows that there are several processes, as on GPUs, and would wrap itself as well."""
+    """Accelerate is configured for several processes, so its `prepare` would wrap the model again."""
     for rank_run in results(name):
         assert rank_run == {"made": ["Mlp"], "type": "MULTI_CPU"}
 
@@ -138,10 +138,10 @@ def test_a_single_launched_process_does_not_wrap_the_model(tmp_path: Path) -> No
 
 
 def test_gradients_are_synchronized_once_per_step_of_two_micro_batches(results: Results) -> None:
-    for rank_run in results("meets"):
-        assert rank_run == {"steps": 8, "meetings": 8}
-    for rank_run in results("meets each"):
-        assert rank_run == {"steps": 8, "meetings": 16}
+    for rank_run in results("synchronized"):
+        assert rank_run == {"steps": 8, "synchronizations": 8}
+    for rank_run in results("synchronized in each batch"):
+        assert rank_run == {"steps": 8, "synchronizations": 16}
 
 
 def test_a_full_disk_on_one_process_does_not_end_the_run(results: Results) -> None:
@@ -191,13 +191,13 @@ def test_a_process_that_fails_during_a_collective_ends_all_with_its_reason(resul
     assert failed["error"] == "Boom: only here"
     assert main["error"] is not None
     assert any("process 1 failed before this one" in note and "Boom: only here" in note for note in main["notes"])
-    # torchrun ends the others as soon as one is gone: each has said what it had to say before that.
+    # torchrun kills the other processes when one ends, so each process must print its error before it ends.
     printed = (folder / "output").read_text()
     assert "Boom: only here\n" in printed
     assert "process 1 failed before this one, which is 0 of 2: Boom: only here" in printed
 
 
-# What a launcher says
+# The environment variables of a launcher
 
 
 def test_the_rank_is_read_from_the_environment_of_the_launcher() -> None:

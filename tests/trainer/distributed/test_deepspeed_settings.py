@@ -47,7 +47,7 @@ def test_auto_values_of_deepspeed_are_filled_from_the_arguments() -> None:
         bf16=True,
     )
 
-    # The Trainer accumulates: to the engine every backward is one.
+    # The Trainer accumulates gradients itself, so DeepSpeed's engine must not.
     assert (result["train_batch_size"], result["gradient_accumulation_steps"]) == (8, 1)
     assert (result["gradient_clipping"], result["bf16"]) == (0.5, {"enabled": True})
     assert result["zero_optimization"] == {

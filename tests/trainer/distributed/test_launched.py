@@ -21,11 +21,11 @@ FSDP_2 = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANS
 
 
 def launcher_variables(*options: str) -> dict[str, str]:
-    """Returns the variables about sharing that accelerate sets for these options."""
+    """Returns the variables that `accelerate launch` sets for strategies with these options."""
     args = launch_command_parser().parse_args(
         [*options, "--mixed_precision", "no", "--num_processes", "2", "--num_machines", "1", "s.py"]
     )
-    # What accelerate fills in where nobody has written a config.
+    # The values that accelerate sets if there is no config file.
     args.dynamo_backend, args.deepspeed_fields_from_accelerate_config = "no", ""
     environment = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
     of = ("FSDP_", "ACCELERATE_", "PARALLELISM_CONFIG_")

@@ -26,12 +26,12 @@ def parts(folder_of: Callable[..., Path]) -> Path:
 
 
 FOUR = pytest.param("results_of_four", marks=pytest.mark.matrix)
-"""Four processes, which two cores share: their start alone takes thirty seconds of CPU."""
+"""A launch of four processes, which takes thirty seconds of CPU before they train."""
 
 
 @pytest.fixture
 def whole(tmp_path: Path) -> dict[str, Any]:
-    """The same model in one process."""
+    """Returns the results of the same model in one process."""
     scenarios.a_llama(tmp_path)
     return scenarios.trained(tmp_path, name="whole", text=True, llama=True, max_steps=4)
 
@@ -76,7 +76,7 @@ def test_tensor_parallelism_works_in_half_precision(results_of_parts: Results, w
 
 
 def test_ranks_of_a_tensor_parallel_group_read_the_same_samples(results_of_parts: Results) -> None:
-    """All processes of a group read the same, although each would have drawn another order."""
+    """All ranks of a group read the same samples, although their own samplers draw different orders."""
     first, other = results_of_parts("own sampler")
 
     assert "error" not in first, first.get("trace")

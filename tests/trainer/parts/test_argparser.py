@@ -231,7 +231,7 @@ def test_a_gradient_accumulation_option_without_effect_is_logged(
 
 def test_use_configured_state_is_refused_if_no_state_was_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartialState, "_shared_state", {})
-    # Libraries make such arguments only to read the defaults.
+    # The arguments alone are accepted, because libraries create them only to read the defaults.
     args = TrainingArguments(accelerator_config={"use_configured_state": True})
 
     with pytest.raises(ValueError, match=r"use_configured_state.*no PartialState"):

@@ -35,7 +35,7 @@ def same(mine: Any, other: Any) -> bool:
 
 
 def both(name: str, *args: Any, seed: int = 5, **kwargs: Any) -> Any:
-    """Returns a function that calls our collator and that of transformers from the same random state."""
+    """Returns a function that compares our collator with that of transformers, from the same random state."""
 
     def call(features: Any, **calling: Any) -> tuple[Any, Any]:
         made = []
@@ -263,7 +263,7 @@ def test_whole_words_are_masked_like_in_transformers(seed: int) -> None:
 
     both("DataCollatorForLanguageModeling", bert(), **options)(encoded(return_special_tokens_mask=True, **exact))
     mine, _ = both("DataCollatorForLanguageModeling", bert(), **options)(encoded(**exact))
-    # Theirs cannot pad offsets; the widths differ then, and so do the draws.
+    # The collator of transformers cannot pad offsets. Without padding, the widths and the random draws differ.
     uneven = ours.DataCollatorForLanguageModeling(bert(), **options)(encoded(return_offsets_mapping=True))
 
     assert uneven["input_ids"].shape[1] < mine["input_ids"].shape[1]
@@ -383,7 +383,7 @@ def test_flattened_batches_equal_those_of_transformers(options: dict[str, Any]) 
 
 
 def restored(inputs: list[int], labels: list[int]) -> list[int]:
-    """Returns the text with T5's answers put back, in which every sentinel is replaced by its span."""
+    """Returns the original text of T5's inputs: every sentinel is replaced by its span from the labels."""
     sentinels = {t5().convert_tokens_to_ids(f"<extra_id_{number}>") for number in range(30)}
     spans: dict[int, list[int]] = {}
     for token in labels:

@@ -14,16 +14,16 @@ from footplate.trainer.strategies.ddp import lockstep
 from footplate.trainer.strategies.peers import OneProcess, PaddingBatch
 
 
-class Together(OneProcess):
-    """One of several that wait for each other."""
+class ThreadRank(OneProcess):
+    """A rank that runs as a thread and waits for the other ranks."""
 
-    def __init__(self, rank: int, told: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.world, self._told, self._barrier = rank, len(told), told, barrier
+    def __init__(self, rank: int, values: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.world, self._values, self._barrier = rank, len(values), values, barrier
 
     def all_gather(self, value: Any) -> list[Any]:
-        self._told[self.rank] = value
+        self._values[self.rank] = value
         self._barrier.wait(300)
-        result = list(self._told)
+        result = list(self._values)
         self._barrier.wait(300)
         return result
 
@@ -35,7 +35,7 @@ def rounds(*counts: int, batch: Callable[[int], Any] = lambda rank: {"x": torch.
 
     def of(rank: int) -> list[Any]:
         batches: Iterator[Any] = iter([batch(rank)] * counts[rank])
-        return list(lockstep(batches, Together(rank, report, barrier)))
+        return list(lockstep(batches, ThreadRank(rank, report, barrier)))
 
     with ThreadPoolExecutor(len(counts)) as threads:
         return list(threads.map(of, range(len(counts))))

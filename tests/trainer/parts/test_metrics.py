@@ -40,12 +40,12 @@ def streamed(name: str, logits: Tensor, labels: Tensor, size: int = 32) -> float
     return value
 
 
-# Formulas, in plain Python, over pairs of (named class, true class)
+# Formulas in plain Python, over pairs of (predicted class, true class)
 
 
 def pairs(logits: Tensor, labels: Tensor) -> list[tuple[int, int]]:
     flat = zip(logits.argmax(-1).flatten().tolist(), labels.flatten().tolist(), strict=True)
-    return [(named, true) for named, true in flat if true != -100]
+    return [(predicted, true) for predicted, true in flat if true != -100]
 
 
 def of_class(kind: str, seen: list[tuple[int, int]], which: set[int]) -> float:
@@ -83,7 +83,7 @@ def matthews(seen: list[tuple[int, int]]) -> float:
 @pytest.mark.parametrize("kind", ["precision", "recall", "f1"])
 def test_precision_recall_and_f1_equal_their_formulas(kind: str, average: str, length: int | None) -> None:
     logits, labels = drawn(length=length)
-    logits[..., 3] -= 100  # never named
+    logits[..., 3] -= 100  # never predicted
     expected = averaged(kind, average, pairs(logits, labels))
 
     assert streamed(f"{kind}_{average}", logits, labels) == pytest.approx(expected)
@@ -206,7 +206,7 @@ def test_metric_sums_of_all_processes_add_up_to_the_metric_of_the_whole(name: st
     first, second = halves
     assert isinstance(first, Sums)
     assert isinstance(second, Sums)
-    first.join(lambda mine: [mine, second.sums, {}])  # the third process saw nothing
+    first.join(lambda mine: [mine, second.sums, {}])  # the third process had no samples
 
     assert first.compute() == {name: pytest.approx(whole.compute()[name])}
 

@@ -19,7 +19,7 @@ from footplate.trainer.trainer import Trainer, set_seed
 
 
 class Bottleneck(nn.Module):
-    """Learns where the middle and the tails of its channels lie: by a loss of its own, on parameters of its own."""
+    """An entropy bottleneck that learns the quantiles of its channels with a loss of its own."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Bottleneck(nn.Module):
 
 
 class Codec(nn.Module):
-    """A compressor with an entropy bottleneck that has `.quantiles`, and dropout, so that draws matter."""
+    """A compressor with an entropy bottleneck. Its dropout makes results depend on random draws."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def trainer(folder: Path, specs: Any = (MAIN, AUX), kind: type[Trainer] = Traine
 
 
 def windows(steps: int) -> Any:
-    """Five windows of two batches of four are an epoch."""
+    """Yields the two batches of four rows of each step. An epoch has five steps."""
     rows = torch.stack([row["x"] for row in data()])
     for step in range(steps):
         at = step % 5 * 8
@@ -102,7 +102,7 @@ def by_hand(steps: int = 12) -> Codec:
     schedules = get_cosine_schedule_with_warmup(main, 3, steps), torch.optim.lr_scheduler.StepLR(aux, 4, 0.5)
     for step, window in enumerate(windows(steps)):
         if step % 5 == 0:
-            torch.empty((), dtype=torch.int64).random_()  # what opening a loader draws
+            torch.empty((), dtype=torch.int64).random_()  # opening a loader draws one number
         for x in window:
             (model(x)["loss"] / 2).backward(inputs=inner)
         torch.nn.utils.clip_grad_norm_(inner, 0.5)

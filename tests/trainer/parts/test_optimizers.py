@@ -32,7 +32,7 @@ from footplate.trainer.optimizers.groups import (
 
 
 def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:
-    """Returns the Trainer's arguments. The names of these tests are the library's, whatever the arguments accept."""
+    """Returns arguments with this optimizer. It is set afterwards, so that the arguments do not check its name."""
     made: Any = TrainingArguments("out", **values)
     made.optim, made.optim_args = name, optim_args
     return made

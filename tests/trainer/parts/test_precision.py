@@ -56,7 +56,7 @@ def test_tf32_is_refused_without_a_gpu_that_supports_it(monkeypatch: pytest.Monk
 
 
 class WithLogits(nn.Module):
-    """Returns logits that the loss does not need, and notes whether they still exist during backward."""
+    """Returns logits that the loss does not need, and records whether they still exist during backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def trained_with_logits(folder: Path, kind: type[Trainer] = Trainer, **options: 
 
 @pytest.fixture
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Returns a list of what is converted to float32."""
+    """Returns a list to which every value is added that is converted to float32."""
     values: list[Any] = []
     convert = Fp32Outputs.convert
 

@@ -43,7 +43,7 @@ GRID: dict[str, dict[str, list[Any]]] = {
 
 
 def an_optimizer() -> torch.optim.Optimizer:
-    """Returns an optimizer with two groups of different learning rates. A schedule multiplies each of them."""
+    """Returns an optimizer with two groups of different learning rates. A schedule scales both."""
     first, second = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     return torch.optim.SGD([{"params": [first]}, {"params": [second], "lr": 3e-3}], lr=7e-3)
 

@@ -108,7 +108,7 @@ def return_loss_only(folder: Path, values: dict[str, Any]) -> None:
 
 
 def test_generation_arguments_that_are_none_use_the_generation_config(tmp_path: Path) -> None:
-    """Subclasses pass on arguments that are None."""
+    """Subclasses pass generation arguments on even if these are None."""
 
     def step(side: Any, folder: Path) -> Any:
         is_ours = side.__name__ == "footplate"
