@@ -23,7 +23,7 @@ FAILING = {"model": {"use": "toy/mlp", "args": {"in_features": 3}}, "data": "toy
 
 @pytest.fixture(scope="session")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Service and one node with two slots. Who kills the service starts it again."""
+    """Starts the service and one node with two slots. A test that kills the service starts it again."""
     settings = {"FOOTPLATE_PORT": str(free_port()), "FOOTPLATE_PING_SECONDS": "0.1"}
     with standing_system(tmp_path_factory.mktemp("client"), **settings) as system:
         yield system
@@ -37,9 +37,9 @@ def client(standing: System) -> Iterator[Client]:
 
 @dataclass
 class Command:
-    """The program, as a person with FOOTPLATE_URL in the environment runs it.
+    """Runs the program as a user with FOOTPLATE_URL in the environment.
 
-    `run` forks a process that has imported the program. `start` starts the installed one.
+    `run` forks a process that has imported the program. `start` starts the installed program.
     """
 
     url: str
@@ -59,13 +59,13 @@ class Command:
         )
 
     def good(self, *words: str, **more: str) -> str:
-        """Returns the output of a command that succeeds."""
+        """Runs a command that must succeed, and returns its output."""
         done = self.run(*words, **more)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def start(self, *words: str) -> Process:
-        """Left running, its output in a pipe's stead in a file."""
+        """Starts a command whose output goes to a file."""
         return self.processes.start(str(PROGRAM), *words, name="footplate", env=self.env, cwd=self.folder)
 
     @property

@@ -18,7 +18,7 @@ URL = "http://footplate.test"
 
 
 class FakeWire(Wire):
-    """Each answer is given once, in order; one that is an exception is raised."""
+    """A connection that returns each answer once, in order. An answer that is an exception is raised."""
 
     tries = 4
     on_bytes = None
@@ -59,7 +59,7 @@ class FakeWire(Wire):
 
 
 class FakeLine:
-    """A connection that says so much, and then breaks."""
+    """An open answer that returns these chunks and then breaks."""
 
     def __init__(self, *chunks: bytes, status: int = 101, content_type: str = "") -> None:
         self.response = httpx2.Response(status, headers={"content-type": content_type} if content_type else {})
@@ -79,7 +79,7 @@ class FakeLine:
 
 
 class Socket:
-    """The service's end of a websocket, as bytes."""
+    """The service's end of a websocket, whose methods return frames as bytes."""
 
     def __init__(self) -> None:
         self._protocol = ServerProtocol(state=OPEN)
@@ -92,7 +92,7 @@ class Socket:
         return self._bytes()
 
     def fragments(self, value: Any) -> bytes:
-        """One frame's text in two fragments, as a proxy may send it on."""
+        """Returns one frame in two fragments, as a proxy may forward the frame."""
         text = json.dumps(value).encode()
         self._protocol.send_text(text[:9], fin=False)
         self._protocol.send_continuation(text[9:], fin=True)
@@ -107,7 +107,7 @@ class Socket:
         return self._bytes()
 
     def pongs(self, replies: Iterable[bytes]) -> list[bytes]:
-        """The payloads of the pongs among what the client wrote."""
+        """Returns the payloads of the pongs that the client wrote."""
         for reply in replies:
             self._protocol.receive_data(reply)
         frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]

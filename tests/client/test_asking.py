@@ -1,4 +1,4 @@
-"""Requests that are sent again, the waits between them, and when the client gives up."""
+"""Tests which requests the client retries, how long it waits between tries, and when it gives up."""
 
 from __future__ import annotations
 

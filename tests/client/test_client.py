@@ -16,7 +16,7 @@ from tests.client.conftest import FAILING
 from tests.support.system import LONG_TOY, SHORT_TOY, System, assert_whole
 
 PATIENCE = 240
-"""Seconds for what ends soon, however long a machine stands still."""
+"""Timeout in seconds for jobs that end soon. It is long because a machine may freeze for a while."""
 PING, PONG = b"\x89", b"\x8a"
 """First bytes of a websocket's ping and pong frames."""
 ELSEWHERE = {**SHORT_TOY, "resources": {"pool": "nowhere"}}
@@ -115,11 +115,11 @@ def test_the_list_of_jobs_goes_through_every_page(
         job.cancel()
 
 
-# What breaks on the way ----------------------------------------------------------------------------------------------
+# Faults of the network -----------------------------------------------------------------------------------------------
 
 
 class Bad(httpx2.HTTPTransport):
-    """A network to the real service that `spoil` may do something to."""
+    """A transport to the real service that lets `spoil` change requests and answers."""
 
     def __init__(self, spoil: Callable[[httpx2.Request, Callable[[], httpx2.Response]], httpx2.Response]) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Bad(httpx2.HTTPTransport):
 
 
 class Cut(httpx2.SyncByteStream):
-    """Returns the first bytes of an answer, and then fails."""
+    """Yields the first bytes of an answer, and then fails."""
 
     def __init__(self, whole: Any, length: int) -> None:
         self._whole, self._length = whole, length
@@ -158,7 +158,7 @@ def test_the_client_uses_server_sent_events_if_a_proxy_removes_upgrades(standing
 
 
 class Listening:
-    """The network streams of websockets that go through it, and what they carry besides events."""
+    """Counts websockets, pings and pongs, and calls `then` after a number of pings."""
 
     def __init__(self, after: int, then: Callable[[], object]) -> None:
         self.streams, self.pings, self.pongs, self._after, self._then = 0, 0, 0, after, then
@@ -182,7 +182,7 @@ class Listening:
 
 @dataclass
 class Heard:
-    """A network stream of either kind."""
+    """A blocking or asynchronous network stream whose pings and pongs are counted."""
 
     inner: Any
     listening: Listening
@@ -224,7 +224,7 @@ async def test_a_stream_of_a_silent_job_answers_every_ping_and_stays_open(
 
     assert states == ["queued", "cancelled"]
     assert listening.streams == 1
-    # A ping is not counted if it arrives in one piece with an event.
+    # A ping that arrives in one chunk with an event is not counted.
     assert listening.pongs >= listening.pings >= 5
 
 

@@ -59,7 +59,7 @@ def test_submit_and_validate_print_the_warnings_about_a_spec(command: Command) -
 
     begins = "warning: /training/evaluation_strategy: "
     assert any(line.startswith(begins) for line in submitted.stderr.splitlines())
-    assert re.fullmatch(r"job_[0-9a-f]{32}\n", submitted.stdout), "a script can keep the id"
+    assert re.fullmatch(r"job_[0-9a-f]{32}\n", submitted.stdout), "only the id must be printed, for scripts"
     assert any(line.startswith(begins) for line in validated.stdout.splitlines())
 
 
@@ -114,7 +114,7 @@ def test_without_a_running_service_bash_completes_no_job_names(command: Command)
 def test_ctrl_c_stops_the_watching_but_not_the_job(command: Command, standing: System) -> None:
     job = command.good("submit", "-", "--set", "training.max_steps=100000", stdin=LONG).strip()
     watch = command.start("watch", job, "--after", "0")
-    watch.until(lambda: "step 3 " in watch.output, within=60, what="it shows step 3")
+    watch.until(lambda: "step 3 " in watch.output, within=60, what="the watch shows step 3")
 
     watch.signal(signal.SIGINT)
 
@@ -134,11 +134,11 @@ def test_ctrl_c_stops_the_watching_but_not_the_job(command: Command, standing: S
 
 def test_a_watch_continues_after_two_kills_of_the_service(command: Command, standing: System) -> None:
     gate = standing.gate()
-    # Otherwise the job would end while the service is unreachable.
+    # Without the gate, the job would end while the service is unreachable.
     job = command.good("submit", json.dumps({**json.loads(LONG), "callbacks": [gate.at(31)]})).strip()
     watch = command.start("watch", job, "--after", "0", "--json")
     for step in (3, 30):
-        watch.until(lambda: f'"step": {step},' in watch.output, within=60, what=f"it shows step {step}")  # noqa: B023
+        watch.until(lambda: f'"step": {step},' in watch.output, within=60, what=f"the watch shows step {step}")  # noqa: B023
         standing.services["all"].kill()
         standing.start_service()
     gate.open(31)
@@ -316,7 +316,7 @@ def test_watch_on_a_terminal_shows_a_progress_bar_and_events_as_lines(command: C
     os.close(terminal)
 
     message = ""
-    with contextlib.suppress(OSError):  # how the end of a terminal is told
+    with contextlib.suppress(OSError):  # marks the end of the output
         while data := os.read(keeper, 65536):
             message += data.decode()
     os.close(keeper)

@@ -20,7 +20,7 @@ def run(command: Command, *words: str) -> str:
 
 
 def test_every_snippet_of_the_page_about_the_client_runs(command: Command) -> None:
-    # pandas and matplotlib are installed beside the environment.
+    # pandas and matplotlib are installed in a folder that is not on the environment's import path.
     libraries = "import sys; sys.path.append(sys.prefix + '/libraries')\n"
     said = run(command, sys.executable, "-c", libraries + "\n".join(snippets("reference/sdk.md", "python")))
 
@@ -46,8 +46,8 @@ def test_the_shell_and_python_examples_of_the_readme_run(command: Command) -> No
 
     watched = run(command, "bash", "-euo", "pipefail", "-c", shell)
     assert "succeeded" in watched
-    assert re.search(r"^step 100 +loss ", watched, re.MULTILINE), "watch shows the loss"
-    assert re.search(r"^loss .*▁", watched, re.MULTILINE), "metrics draws its curve"
+    assert re.search(r"^step 100 +loss ", watched, re.MULTILINE), "`watch` must show the loss"
+    assert re.search(r"^loss .*▁", watched, re.MULTILINE), "`metrics` must draw the curve of the loss"
     followed = run(command, sys.executable, "-c", script)
     assert "100 log {'loss':" in followed
     assert "model.safetensors" in followed

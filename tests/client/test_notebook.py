@@ -130,15 +130,15 @@ def test_an_address_needs_no_scheme_and_missing_packages_are_named() -> None:
 
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets this test import pandas and matplotlib, which are installed beside the environment."""
+    """Lets a test import pandas and matplotlib, whose folder is not on the environment's import path."""
     folder = Path(sys.prefix, "libraries")
     assert folder.is_dir(), "the libraries are not installed: run make .venv/.dev"
-    # Behind the environment, whose versions are those that everything else was imported from.
+    # The folder comes last, so that all other packages have the environment's versions.
     monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
 
 
 class Cell:
-    """The output of a notebook's cell, as IPython's display handle changes it."""
+    """Records the output of a notebook's cell, like IPython's display handle."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []

@@ -275,7 +275,7 @@ def test_without_a_running_system_in_this_folder_the_client_uses_its_default(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
-    """The requests of a command, each of which is answered with no jobs."""
+    """Returns the URLs that a command requests. Each answer is an empty list of jobs."""
     requests: list[httpx2.URL] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -324,7 +324,7 @@ def test_long_text_is_wrapped_between_words_but_never_within_a_path() -> None:
 
     assert " ".join(line.strip() for line in lines) == text
     assert [line[:11].strip() for line in lines[1:]] == ["", ""]
-    assert wrapped(text, io.StringIO(), indent=11) == text, "a pipe gets whole lines"
+    assert wrapped(text, io.StringIO(), indent=11) == text, "lines for a pipe must not be wrapped"
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_an_event_is_printed_as_a_single_line(kind: str, data: dict[str, object]
 
 @pytest.fixture
 def zoomed(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
-    """The requests for metrics of one job, which logged its loss at the steps 1 to 4."""
+    """Returns the URLs of requests for metrics. The answers are of a job that logged its loss at the steps 1 to 4."""
     requests: list[httpx2.URL] = []
     seen = {"no": 1, "epoch": None, "at": "", "attempt": 1}
     far = {"value": 9.0, "step": 1, **seen}
