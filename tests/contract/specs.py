@@ -152,7 +152,7 @@ SPECS = st.fixed_dictionaries(
 
 
 def _for_several_optimizers(spec: dict[str, Any]) -> dict[str, Any]:
-    """Removes what several optimizers set themselves: rates, schedules and the whole model."""
+    """Removes settings that a spec with several optimizers must not have: rates, schedules and the strategy."""
     reports = {
         name: value for name, value in spec.get("training", {}).items() if not name.startswith(("learning", "lr"))
     }

@@ -1,4 +1,4 @@
-"""A file of `accelerate config` becomes a spec's strategy, shape and precision, and contradictions name both sides."""
+"""Tests that a file of `accelerate config` sets a spec's strategy, shape and precision. Contradictions are refused."""
 
 import pytest
 

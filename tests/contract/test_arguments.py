@@ -134,7 +134,7 @@ def test_the_constructor_refuses_unsupported_and_unknown_arguments() -> None:
 
 
 def test_the_constructor_names_the_nearest_argument_for_a_misspelt_one() -> None:
-    # The type that a call has for a name it does not know: scripts for several versions catch it.
+    # Python raises TypeError for an unknown argument, and scripts for several library versions catch this type.
     with pytest.raises(TypeError, match=r"'learning_rte'.*'learning_rate'"):
         TrainingArguments("out", learning_rte=1)  # type: ignore[call-arg]
 

@@ -19,5 +19,5 @@ def test_a_best_checkpoint_path_written_on_another_node_is_translated(tmp_path: 
     TrainerState(best_model_checkpoint=f"/node-1/work/{place}").save_to_json(newest / STATE)
 
     assert _read_state(newest, files.here)[0].best_model_checkpoint == str(tmp_path / place)
-    assert _read_state(newest, str)[0].best_model_checkpoint is None, "it is gone, and forgotten"
+    assert _read_state(newest, str)[0].best_model_checkpoint is None, "a missing folder must be dropped"
     assert files.here("/node-1/elsewhere/checkpoint-10") == "/node-1/elsewhere/checkpoint-10"

@@ -106,7 +106,7 @@ def test_the_files_of_a_bundle_are_listed_in_order() -> None:
         (packed(("random.cpython-311-x86_64-linux-gnu.so", "")), "/random.cpython-311-x86_64-linux-gnu.so",
          "name_taken"),
     ],
-    # A zip holds the time at which it was made: as a name it would differ between two processes.
+    # A zip contains its creation time, so its bytes as a test id would differ between two processes.
     ids=lambda value: "zip" if isinstance(value, bytes) else None,
 )  # fmt: skip
 def test_a_bad_bundle_is_refused_with_a_pointer_to_the_bad_entry(made: Made, pointer: str, code: str) -> None:

@@ -1,4 +1,4 @@
-"""Components: listed without importing, checked against what nodes announce."""
+"""Tests that components are listed without importing them, and checked against what nodes announce."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Variables that a job may set, and secrets that stay secret."""
+"""Tests which environment variables a job may set, and that secrets are masked in events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of learning that a spec states, and combinations of them that are refused."""
+"""Tests optimizers, schedules, losses and generation arguments of a spec, and refused combinations of them."""
 
 from __future__ import annotations
 

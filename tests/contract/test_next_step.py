@@ -30,7 +30,7 @@ SFT = {"model": {"use": "hf/causal-lm"}, "data": "data://chat.jsonl", "trainer":
 
 
 def problems_of(raw: str | bytes) -> dict[str, Problem]:
-    """Returns the problems that POST /jobs answers, by their pointers."""
+    """Returns the problems with which POST /jobs refuses this body, by their pointers."""
     try:
         JobSpec.parse(read_json(raw.encode() if isinstance(raw, str) else raw), CATALOGUE)
         problems = []
@@ -42,7 +42,7 @@ def problems_of(raw: str | bytes) -> dict[str, Problem]:
 @pytest.mark.parametrize(
     ("change", "pointer", "hint"),
     [
-        # Words of other libraries for our fields
+        # Names that other libraries use for fields of a spec
         ({"epochs": 3}, "/epochs", "training.num_train_epochs"),
         ({"hyperparameters": {}}, "/hyperparameters", "training"),
         ({"model_name_or_path": "gpt2"}, "/model_name_or_path", '"path": "models://NAME"'),
@@ -60,7 +60,7 @@ def problems_of(raw: str | bytes) -> dict[str, Problem]:
         ({**SFT, "training": {"lora_r": 8}}, "/training/lora_r", '"peft": {"r": 8}'),
         ({"code": {"path": "src"}}, "/code/path", "--code DIR"),
         ({"training": {"output_dir": "out"}}, "/training/output_dir", "leave it out"),
-        # Words of other libraries for our arguments and components
+        # Names that other libraries use for arguments and components
         ({"model": {"use": "hf/causal-lm", "args": {"model_name": "x"}}}, "/model/args/model_name", "'path'"),
         ({"model": {"use": "hf/causal-lm", "args": {"lora": {}}}}, "/model/args/lora", "'peft'"),
         ({"model": {"use": "hf/causal-lm", "path": "x"}}, "/model/path", '{"use": "hf/causal-lm", "args": {"path"'),

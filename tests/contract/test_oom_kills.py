@@ -1,4 +1,4 @@
-"""The OOM kills that explain the end of a training process."""
+"""Tests which OOM kills are counted as a cause of the end of a training process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYOUTS = {
 
 
 class Machine:
-    """A folder in place of `/`. The process's cgroup is `node`, and its neighbour's is `other`."""
+    """A folder in place of `/`. The process is in the cgroup `node`, and its neighbour is in `other`."""
 
     def __init__(self, root: Path, membership: str, own: str) -> None:
         self.root, self.own = root, own

@@ -1,4 +1,4 @@
-"""A store that is a bucket: complete objects, incomplete objects, and missing answers."""
+"""Tests an artifact store in a bucket: reads, unreachable buckets, and interrupted commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.settings import WorkerSettings
 
 @pytest.fixture
 def store(s3: S3Server, request: pytest.FixtureRequest) -> RemoteStore:
-    """Yields a store for one test, in a bucket that carries the mark of the service."""
+    """Returns a store for one test, with the probe file by which nodes recognize the service's bucket."""
     made = RemoteStore(f"s3://shelf/{request.node.name.replace('[', '-').replace(']', '')}")
     made.write(b"ours", layout.PROBE)
     return made
@@ -58,7 +58,7 @@ def test_a_missing_or_foreign_bucket_raises_unreachable_and_not_file_not_found(s
 def test_an_interrupted_commit_does_not_leave_the_old_manifest_over_new_files(
     store: RemoteStore, tmp_path: Path
 ) -> None:
-    """If a process dies during a commit, the mixture of files is not read as either version."""
+    """If a process dies during a commit, the mixed files are read neither as the old version nor as the new one."""
     (tmp_path / "weights").write_text("new")
     (tmp_path / layout.MANIFEST).write_text("{}")
     store.write(b"old", "checkpoint-1/weights")

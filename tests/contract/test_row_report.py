@@ -1,4 +1,4 @@
-"""Files of rows, and what their report says about them."""
+"""Tests the report that the service makes of an uploaded file of rows."""
 
 from __future__ import annotations
 

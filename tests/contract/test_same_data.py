@@ -32,7 +32,7 @@ def test_equal_files_in_another_folder_pass_the_check(parts: list[Path], tmp_pat
 
     write_record(tmp_path, before)
     require_same(tmp_path, fingerprints_of(there))
-    assert fingerprints_of(there) == fingerprints({NAME: [str(tmp_path / "there")]}), "a folder is what lies in it"
+    assert fingerprints_of(there) == fingerprints({NAME: [str(tmp_path / "there")]}), "a folder equals its files"
 
 
 @pytest.mark.parametrize("change", ["longer", "other", "fewer", "swapped"])

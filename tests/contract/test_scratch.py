@@ -38,7 +38,7 @@ def test_a_sweep_deletes_only_unlocked_old_folders_of_its_own_node(root: Path) -
                             ((node, "left"), (other, "left"), (node, "young")))  # fmt: skip
     for folder in (left, foreign, young):
         folder.mkdir()
-    # What a bundle was unpacked to is read-only.
+    # The folders of an unpacked bundle are read-only.
     (left / "code" / "pack").mkdir(parents=True)
     (left / "code" / "pack" / "net.py").touch()
     for folder in (left / "code" / "pack", left / "code"):

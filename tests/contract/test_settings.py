@@ -39,7 +39,7 @@ def test_an_unknown_variable_without_a_near_name_gets_the_page_of_settings() -> 
 @pytest.mark.parametrize(
     "environ",
     [
-        {"FOOTPLATE_SLOTS": "2"},  # of another program of ours
+        {"FOOTPLATE_SLOTS": "2"},  # a setting of another program of Footplate
         {"FOOTPLATE_LEASE_SECOND": ""},
         {"FOOTPLATE_API_PORT": "tcp://10.0.0.1:8080", "FOOTPLATE_API_SERVICE_HOST": "10.0.0.1"},
         {"FOOTPLATE_PORT_8080_TCP_ADDR": "10.0.0.1", "FOOTPLATE_SERVICE_PORT_HTTP": "8080"},
@@ -62,4 +62,4 @@ def test_the_list_of_known_variables_equals_the_fields_of_the_settings() -> None
     fields = {
         name.upper() for settings in (ServiceSettings, WorkerSettings, ClientSettings) for name in settings.model_fields
     }
-    assert fields == SETTINGS, "footplate/contract/variables.py lists every field of the settings"
+    assert fields == SETTINGS, "footplate/contract/variables.py must list every field of the settings"

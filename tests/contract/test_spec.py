@@ -1,4 +1,4 @@
-"""JobSpec: accepted bodies, their long form, and an equal spec after a round trip."""
+"""Tests which bodies JobSpec accepts, their long form, and that a round trip leaves a spec unchanged."""
 
 import copy
 import json
@@ -88,7 +88,7 @@ def test_a_duration_is_parsed_into_seconds(written, seconds):
 def test_an_integer_field_accepts_5e8_and_refuses_true_and_fractions():
     assert JobSpec.parse({**TOY, "training": {"max_steps": 5e8}}).training.max_steps == 500_000_000
     assert JobSpec.parse({**TOY, "priority": 1e1}).priority == 10
-    # What no database and no tensor takes.
+    # Neither a database nor a tensor can store this number.
     assert places({**TOY, "training": {"max_steps": 1e30}}) == [("/training/max_steps", "out_of_range")]
     assert places({**TOY, "priority": True}) == [("/priority", "wrong_type")]
     assert places({**TOY, "priority": 1.5}) == [("/priority", "wrong_type")]

@@ -179,7 +179,7 @@ def test_an_unknown_field_gets_the_nearest_name_or_its_right_place_as_a_hint(cha
 
 
 def test_no_problem_repeats_the_value_that_was_sent():
-    """The value may be a secret in the wrong place."""
+    """The value may be a secret that was written in the wrong field."""
     body = {**TOY, "name": ["hunter2"], "env": {"A": ["hunter2"]}, "secrets": ["hunter2 "], "metadata": "hunter2"}
     assert "hunter2" not in str([problem.as_dict() for problem in problems_of(body)])
 
