@@ -47,7 +47,7 @@ from tests.support.system import bring_to_schema
 
 
 class Line:
-    """A worker's side of Redis, and the tests' view of SQL."""
+    """A worker's connection to control over Redis, with methods that read SQL for the tests."""
 
     def __init__(self, control: Control, db: Database, settings: ServiceSettings, server: RedisServer) -> None:
         self.control, self.db, self.settings, self.server = control, db, settings, server
@@ -59,7 +59,7 @@ class Line:
         await asyncio.to_thread(self.redis.rpush, keys.INBOX, message.model_dump_json())
 
     async def pop(self, key: str, asked: Message | None = None, within: float = 10) -> bytes:
-        """Repeats a question until it is answered, as workers do, because control's inbox may forget a message."""
+        """Returns an item of a list. Repeats the message `asked` like workers do, because an inbox may lose it."""
         deadline = asyncio.get_running_loop().time() + at_ease(within)
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
             popped = await asyncio.to_thread(self.redis.blpop, [key], min(left, 2))
@@ -106,7 +106,7 @@ class Line:
         return answer
 
     async def start(self, **changes: Any) -> Grant:
-        """A job, placed, dispatched and granted."""
+        """Submits a job, and returns its grant once control has placed and dispatched the job."""
         await self.node_beats()
         job_id = await self.submit(**changes)
         # Control repeats the start message of an earlier job if a busy machine claims that job late.
@@ -147,7 +147,7 @@ def _event(seq: int, last: int | None) -> dict[str, Any]:
 
 
 short_lease = pytest.mark.parametrize("line", [5], indirect=True, ids=["lease of 5 s"])
-"""Elsewhere nobody beats, and a busy machine takes longer over a story than that."""
+"""Other tests have a longer lease, because they send no heartbeats and may take longer on a busy machine."""
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ async def line(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: Pat
     woken: list[set[JobId]] = []
     control = Control(db, settings, lambda changed: woken.append(set(changed)))
     running = asyncio.create_task(control.run())
-    await until_async(lambda: control.is_active, within=10, what="control works")
+    await until_async(lambda: control.is_active, within=10, what="control is active")
     made = Line(control, db, settings, redis)
     made.woken = woken
     yield made
@@ -272,7 +272,7 @@ async def test_unreadable_messages_do_not_delay_others(line: Line) -> None:
 
 
 def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:
-    """Returns events that user code may write on its shared socket, or that a forged worker may send."""
+    """Returns invalid events that users' code may write to the shared socket, or that a forged worker may send."""
     path = f"{layout.attempt_folder(grant.job, grant.attempt)}/checkpoint-1"
     deep: dict[str, Any] = {}
     for _ in range(900):
@@ -328,7 +328,7 @@ async def test_a_message_that_fails_does_not_affect_the_messages_beside_it(line:
 async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library does this if its timeout comes at the same moment."""
+    """A library may swallow a cancellation that comes at the same moment as its own timeout."""
     swallowed = asyncio.Event()
 
     async def stubborn(_: ControlState) -> None:
@@ -366,11 +366,11 @@ async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
     monkeypatch.setattr(line.control, "_duties", (*DUTIES, Duty(refuses)))
     await begins_anew(line)
     monkeypatch.setattr(line.control._lock, "is_held", slow)
-    await until_async(asked.is_set, within=10, what="it asks for its lock")
+    await until_async(asked.is_set, within=10, what="control checks its lock")
 
     await line.control.close()
     answered.set()
-    await until_async(lambda: not line.control.is_active, within=10, what="it has closed")
+    await until_async(lambda: not line.control.is_active, within=10, what="control has closed")
     assert tries < 1000
 
 
@@ -378,6 +378,6 @@ async def begins_anew(line: Line) -> None:
     other = control_lock(line.settings.database_url)
     line.control._lock.release()
     assert other.try_take()
-    await until_async(lambda: not line.control.is_active, within=10, what="it sees that its lock is gone")
+    await until_async(lambda: not line.control.is_active, within=10, what="control finds that its lock is gone")
     other.release()
-    await until_async(lambda: line.control.is_active, within=10, what="it works again")
+    await until_async(lambda: line.control.is_active, within=10, what="control is active again")

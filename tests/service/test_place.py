@@ -101,7 +101,7 @@ def test_the_order_of_jobs_and_nodes_in_the_input_does_not_matter(
 
 @given(waiting, capacities)
 def test_the_job_with_the_highest_priority_that_fits_is_placed(jobs: list[Waiting], nodes: list[NodeCapacity]) -> None:
-    """No job behind it in the queue may be the reason that it waits."""
+    """No later job in the queue may be the reason that this job waits."""
     plan = place(jobs, nodes)
 
     first = min(jobs, key=lambda item: (-item.priority, item.since, item.job_id), default=None)
@@ -114,7 +114,7 @@ def test_the_job_with_the_highest_priority_that_fits_is_placed(jobs: list[Waitin
 def test_the_wait_reason_depends_on_whether_any_node_could_run_the_job(
     jobs: list[Waiting], nodes: list[NodeCapacity]
 ) -> None:
-    """A job waits for capacity or for a shape that no node has, and its reason says which."""
+    """The reason of a wait is either missing capacity or a shape that no node has."""
     plan = place(jobs, nodes)
 
     for wait in plan.waits.values():
@@ -204,7 +204,7 @@ def test_placing_ten_thousand_jobs_on_a_thousand_nodes_takes_0_1_s() -> None:
 
     best = min(_cpu_seconds(jobs, nodes) for _ in range(3))
 
-    # Twice the bar: a test is run beside others.
+    # The limit is twice the goal, because tests run beside other processes.
     assert best < at_ease(0.2), f"{best * 1000:.0f} ms"
 
 
@@ -221,11 +221,11 @@ def test_waiting_jobs_end_only_as_many_sessions_as_they_need() -> None:
     def ending(*waiting: Waiting) -> list[str]:
         return list(to_end([(item.priority, item.needs) for item in waiting], nodes, [], sessions))
 
-    assert ending(job("one")) == [], "b has a slot, which placement will give"
+    assert ending(job("one")) == [], "no session must end, because b has a free slot"
     assert ending(job("pair", processes_per_node=2)) == ["of-b"]
     assert ending(job("apart", nodes=2)) == ["old"]
     assert ending(job("both", nodes=2, processes_per_node=2)) == ["of-b", "old", "new"]
-    assert ending(job("huge", processes_per_node=3)) == [], "it would wait still"
+    assert ending(job("huge", processes_per_node=3)) == [], "no session must end, because the job would still not fit"
     assert ending(job("less urgent", priority=4, processes_per_node=2)) == []
     assert ending(job("pair", processes_per_node=2), job("as well", pool="other")) == ["of-b", "of-c"]
 

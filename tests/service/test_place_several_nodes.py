@@ -14,7 +14,7 @@ from tests.support.placing import Waiting, capacity, job, place
 
 
 class Cluster:
-    """Nodes over time: jobs that are placed hold their slots until they end."""
+    """Simulates nodes over time. Placed jobs hold their slots until they end."""
 
     def __init__(self, slots: Sequence[int]) -> None:
         self.capacities = {f"n{number}": capacity(f"n{number}", count) for number, count in enumerate(slots)}
@@ -43,7 +43,7 @@ several_nodes = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_si
 
 @given(st.lists(st.integers(1, 4), min_size=3, max_size=5), several_nodes, st.randoms(use_true_random=False))
 def test_jobs_on_several_nodes_do_not_deadlock_each_other(slots, asked, dice) -> None:  # type: ignore[no-untyped-def]
-    """Jobs come and end in any order. As long as running jobs end, all are placed."""
+    """Jobs arrive and end in any order. All of them are placed as long as running jobs end."""
     cluster = Cluster(slots)
     coming = [job(f"j{n}", since=n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(asked)]
     coming = [
@@ -53,7 +53,7 @@ def test_jobs_on_several_nodes_do_not_deadlock_each_other(slots, asked, dice) ->
         if coming:
             cluster.waiting.append(coming.pop(0))
         cluster.turn()
-        assert not cluster.waiting or cluster.running, "nothing runs, and somebody waits"
+        assert not cluster.waiting or cluster.running, "a job waits although no job runs"
         if cluster.running:
             cluster.ends(dice.choice(sorted(cluster.running)))
 
@@ -62,9 +62,9 @@ def test_jobs_on_several_nodes_do_not_deadlock_each_other(slots, asked, dice) ->
 
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=4))
 def test_a_stream_of_small_jobs_does_not_starve_a_job_on_several_nodes(slots: list[int]) -> None:
-    """The job that has run longest ends with every turn, and two new ones come.
+    """The job that has run longest ends in every turn, and two new jobs arrive.
 
-    Only jobs from before the big one have to end, because a free slot never goes to a later job.
+    The big job waits only for older jobs to end, because a later job never gets a free slot.
     """
     cluster = Cluster(slots)
     cluster.waiting = [job(f"s{n}") for n in range(sum(slots))]

@@ -41,15 +41,15 @@ KEY = "a-key-of-22-characters-or-more"
 SPEC = {"model": "toy/mlp", "data": "toy/regression"}
 FOLDER = Path(__file__).parent
 PATIENCE = 120.0
-"""Seconds for what comes at once, or never: however long a machine stands still."""
+"""Timeout in seconds for answers that come at once or never. It is long because a machine may freeze for a while."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves tests on PostgreSQL to the matrix if other tests send PostgreSQL every statement that they send.
+    """Leaves a test on PostgreSQL to the matrix if other tests send all of its statements to PostgreSQL.
 
-    The tests marked `own_statement` run on both databases. They send a statement of their own, or depend on how
-    PostgreSQL locks and notifies.
+    Tests marked `own_statement` always run on both databases. They send statements that no other test sends, or depend
+    on how PostgreSQL locks and notifies.
     """
     for item in items:
         is_on_postgres = item.path.is_relative_to(FOLDER) and item.get_closest_marker("postgres") is not None
@@ -80,7 +80,7 @@ def each_case(names: str | Sequence[str], cases: Sequence[Any]) -> Callable[[Cal
 
 
 class Api:
-    """One API process in a nutshell: a client, its parts, and what control and workers would write."""
+    """One API process and its client, with methods that write what control and workers would write."""
 
     def __init__(self, services: Services, server: Server, client: httpx2.AsyncClient) -> None:
         self.services, self.server, self.client = services, server, client
@@ -92,7 +92,7 @@ class Api:
         return JobId(answer.json()["id"])
 
     async def append(self, job: JobId, *values: dict[str, Any], kind: Kind = Kind.LOG, wake: bool = True) -> None:
-        """Events of the service's own, as ingest would have stored them."""
+        """Stores one event for each value, as ingest would."""
 
         def write(conn: Any) -> None:
             for value in values:
@@ -117,7 +117,7 @@ class Api:
         self.services.tail.wake([job])
 
     async def commit(self, job: JobId, step: int, attempt: int = 1, **changes: Any) -> CheckpointRow:
-        """Records a checkpoint as ingest does. Its files are not made."""
+        """Records a checkpoint as ingest does, without creating its files."""
         row = CheckpointRow(
             id=new_checkpoint_id(), job_id=job, attempt=attempt, step=step, no=step, status="committed",
             path=str(checkpoint_folder(job, attempt, step)), bytes=1, files=1, manifest_sha256="0" * 64, metrics="{}",
@@ -143,7 +143,7 @@ class Api:
             yield result
 
     async def frames(self, path: str, **options: Any) -> tuple[list[Any], int, str]:
-        """Everything until the server closes, and how it closed."""
+        """Returns all frames until the server closes the socket, the close code and the reason."""
         async with self.socket(path, **options) as socket:
             return await rest(socket)
 
@@ -160,7 +160,7 @@ async def rest(socket: ClientConnection) -> tuple[list[Any], int, str]:
 
 
 def numbers(frames: list[Any]) -> list[int]:
-    """The `no` of every event, in the order of arrival."""
+    """Returns the `no` of every event, in the order of arrival."""
     return [event["no"] for frame in frames for event in frame.get("events", [])]
 
 
@@ -170,7 +170,7 @@ Command = Callable[..., Awaitable[tuple[int, str, str]]]
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: PostgresServer) -> Iterator[str]:
-    """The name of a database that others are copied from."""
+    """Yields the name of a migrated database, which the databases of tests are copied from."""
     with postgres_server.database() as url:
         schema.migrate(url)
         yield url.rpartition("/")[2]
@@ -191,7 +191,7 @@ def postgres_url(postgres_server: PostgresServer, migrated_postgres: str) -> Ite
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """`await serve(database_url, api_key=KEY)`: any number of servers, gone when the test is."""
+    """Yields a function that starts servers for one test, such as `await serve(database_url, api_key=KEY)`."""
     running: list[tuple[Api, asyncio.Task[None]]] = []
 
     async def start(database: str, **settings: Any) -> Api:
@@ -216,7 +216,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         api = Api(services, server, client)
         serving = asyncio.create_task(server.serve())
         running.append((api, serving))
-        # Until then the socket is bound, and refuses connections.
+        # Until the server has started, its bound socket refuses connections.
         while not (server.started or serving.done()):
             await asyncio.sleep(0)
         return api
@@ -240,13 +240,13 @@ async def api(serve: Serve, sqlite_url: str) -> Api:
 
 @pytest.fixture
 async def both(serve: Serve, database_url: str) -> Api:
-    """The same on SQLite and on PostgreSQL."""
+    """Starts an API for a test that runs once on SQLite and once on PostgreSQL."""
     return await serve(database_url)
 
 
 @pytest.fixture
 def command(api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The program's own main, beside the loop that serves it: how it ended, and what it said where."""
+    """Returns a function that runs the program's `main` in a thread. It returns the exit code, stdout and stderr."""
     monkeypatch.setenv("FOOTPLATE_URL", api.url)
     if key := api.services.settings.api_key:
         monkeypatch.setenv("FOOTPLATE_API_KEY", key.get_secret_value())

@@ -49,9 +49,10 @@ REFUSALS = ["2xx", "3xx", "401", "403", "404", "409", "412", "416", "429"]
 
 
 def config(document: dict[str, Any], *, key: str, examples: int) -> str:
-    """Returns Schemathesis' configuration.
+    """Returns Schemathesis' configuration, which accepts more refusals from some operations.
 
-    A spec has rules that no schema states, a cursor comes from the page before, and a key may have been used already.
+    Their specs have rules that no schema states, their cursor comes from the previous page, or their idempotency key
+    may have been used already.
     """
     wise = [
         operation["operationId"]

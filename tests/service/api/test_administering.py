@@ -111,7 +111,7 @@ async def test_both_clients_administer_keys_and_webhooks_in_the_same_way(api: Ap
     hook = await asyncio.to_thread(blocking)
     async with AsyncClient(api.url, KEY) as client:
         assert await client.keys.list() == []
-        assert await client.webhooks.list() == [], "another project's"
+        assert await client.webhooks.list() == [], "the webhook of another project must not be listed"
         with pytest.raises(NotFound):
             await client.webhooks.get(hook)
         made = await client.webhooks.create(receiver.url)

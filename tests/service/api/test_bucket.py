@@ -46,7 +46,7 @@ def store(api: Api) -> RemoteStore:
 
 
 async def save(api: Api, store: RemoteStore, job: JobId, step: int, **changes: Any) -> CheckpointRow:
-    """Stores a checkpoint as a node commits it and ingest records it."""
+    """Uploads the files of a checkpoint as a node does, and records it as ingest does."""
     path = str(layout.checkpoint_folder(job, 1, step))
     reports = {name: {"bytes": len(content), "sha256": sha256(content).hexdigest()} for name, content in FILES.items()}
     manifest = json.dumps({"format": 1, "step": step, "files": reports}).encode()
@@ -180,7 +180,7 @@ async def test_an_unreachable_bucket_is_reported_and_jobs_are_still_accepted(
     assert "artifacts" not in ready["degraded"]
     assert "artifacts" in away["degraded"]
     assert "s3://shelf/" in away["details"]["artifacts"]
-    assert removed == [], "what cannot be looked at was not removed"
+    assert removed == [], "nothing must be removed while the store is unreachable"
     assert (await api.client.get(f"/files/{file}/content")).content == b'{"a": 3}\n'
 
 

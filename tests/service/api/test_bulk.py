@@ -1,4 +1,4 @@
-"""POST /jobs/bulk: one verb for many jobs, each with its own answer."""
+"""Tests POST /jobs/bulk, which applies one verb to many jobs and answers for each job."""
 
 from __future__ import annotations
 

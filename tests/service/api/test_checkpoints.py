@@ -32,7 +32,7 @@ FILES = {"model.safetensors": bytes(range(256)) * 1000, "deep/empty": b"", "trai
 
 
 async def save(api: Api, job: JobId, step: int, attempt: int = 1, **changes: Any) -> CheckpointRow:
-    """Stores a checkpoint as training commits it and ingest records it."""
+    """Writes the files of a checkpoint as training does, and records it as ingest does."""
     path = str(checkpoint_folder(job, attempt, step))
     folder = api.services.settings.artifacts_path / path
     for name, content in FILES.items():
@@ -201,7 +201,7 @@ async def test_the_client_downloads_exactly_the_committed_files(api: Api, artifa
         model = tmp_path / "out" / "model.safetensors"
         model.parent.mkdir()
         sums = {content.path: content.sha256 for content in await result.contents()}
-        # As somebody's download left it that was killed.
+        # A killed download left this partial file.
         model.with_name(f".{model.name}.{sums[model.name][:16]}.part").write_bytes(FILES[model.name][:1000])
 
         written = await result.download(model.parent)
@@ -210,7 +210,8 @@ async def test_the_client_downloads_exactly_the_committed_files(api: Api, artifa
         assert model.read_bytes() == FILES[model.name]
         assert [path.name for path in model.parent.rglob("*.part")] == []
         (artifacts / row.path / model.name).write_bytes(bytes(len(FILES[model.name])))
-        await result.download(model.parent)  # all of it is there
+        # All files were downloaded before, so nothing is requested.
+        await result.download(model.parent)
         with pytest.raises(DownloadFailed, match="sha256"):
             await result.download(tmp_path / "again")
         assert not list((tmp_path / "again").rglob("*model*"))

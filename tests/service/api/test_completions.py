@@ -1,4 +1,4 @@
-"""Chats, completions and embeddings in OpenAI's form, with this test as the node on which the session runs."""
+"""Tests chats, completions and embeddings in OpenAI's form. The test plays the node on which the session runs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, nod
     async def withdrawn() -> bool:
         return bool(await node.redis.lrange(keys.serving_withdrawn(session), 0, -1) == [request["id"].encode()])
 
-    await until_async(withdrawn, what="the session is told that the client has gone")
+    await until_async(withdrawn, what="the session is notified that the client has disconnected")
 
 
 @pytest.mark.parametrize("form", ["float", "base64", None])

@@ -1,4 +1,4 @@
-"""Metrics as curves, over HTTP: one job's, several jobs' beside each other, and as CSV."""
+"""Tests the routes that return metrics of one or several jobs as curves and as CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.service.api.test_keys import a_key, bearer
 
 
 def trained(api: Api, rows: list[dict[str, Any]], **changes: Any) -> tuple[JobId, Worker]:
-    """A job that has told so much."""
+    """Returns a running job that has logged these rows, and its worker."""
     job, worker = Stage(api.db).running(**changes)
     told(worker, rows)
     return job, worker
@@ -105,7 +105,7 @@ async def test_several_jobs_are_compared_in_one_answer(both: Api) -> None:
 async def test_curves_are_read_and_encoded_in_parts_outside_the_event_loop(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop serves other requests between two parts. Two parts never compete with it at the same time."""
+    """The event loop serves other requests between two parts. No two parts run at the same time."""
     job, _ = trained(api, [{f"m{number}": float(step) for number in range(7)} for step in range(50)])
     parts: list[int] = []
     threads: set[str] = set()

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, against the real service: what a person sees, clicks and types."""
+"""Tests the dashboard in a real browser with the real service."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def chromium(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of one browser for all tests of this module. Each test has a context of its own in it."""
+    """Yields the address of one browser for all tests of this module. Each test opens a context of its own."""
     folder = tmp_path_factory.mktemp("chromium")
     processes = Processes(folder)
     profile = folder / "profile"
@@ -58,7 +58,7 @@ def chromium(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 async def page(chromium: str) -> AsyncIterator[Page]:
-    """A page on which no error may be logged, a broken content security policy among them."""
+    """Yields a page that must log no error, which includes a violation of the content security policy."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.connect_over_cdp(chromium)
         context = await browser.new_context(viewport={"width": 1280, "height": 900})
@@ -74,7 +74,8 @@ async def page(chromium: str) -> AsyncIterator[Page]:
 
 async def test_a_person_watches_a_job_and_steers_it(api: Api, page: Page) -> None:
     job, worker = trained(api, [{"loss": 2.0}, {"loss": 1.0}], name="<b>first</b>")
-    await page.goto(f"{api.url}/#%E0%A4%A")  # not text: opens the table
+    # The fragment is malformed, so the dashboard opens the table of jobs.
+    await page.goto(f"{api.url}/#%E0%A4%A")
 
     await page.get_by_role("link", name="<b>first</b>").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("<b>first</b>")
@@ -360,7 +361,7 @@ async def test_a_double_click_submits_only_one_job_and_does_not_undo_a_pause(api
     assert place
     await page.mouse.click(place["x"] + 5, place["y"] + 5)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("first paused")
-    await page.mouse.click(place["x"] + 5, place["y"] + 5)  # "resume" is here now
+    await page.mouse.click(place["x"] + 5, place["y"] + 5)  # now the button "resume"
     await page.clock.run_for(1000)
     await expect(page.get_by_role("button", name="resume")).to_be_enabled()
 
@@ -468,14 +469,14 @@ async def test_no_view_violates_an_accessibility_rule_in_either_theme(api: Api, 
             ("cluster", "h1:text('Cluster')"),
         ):
             await page.goto(f"{api.url}/#/{view}")
-            # Until its content has loaded, a view has no heading, which is a violation.
+            # A view has no heading before its content has loaded, which would be a violation.
             await expect(page.locator(content).first).to_be_attached()
             outcome = await Axe().run(page, options={"resultTypes": ["violations"]})
             assert outcome.violations_count == 0, f"{view} in {theme}: {outcome.generate_report()}"
 
 
 async def test_no_view_violates_an_accessibility_rule_while_it_loads(api: Api, page: Page) -> None:
-    """The view's script and each request about the job are held until the page was looked at without them."""
+    """The view's script and each request about the job are held until the page has been checked without them."""
     job, _ = trained(api, [{"loss": 2.0}], name="one")
     held: list[Route] = []
     seen: set[str] = set()
@@ -659,7 +660,8 @@ async def test_a_chart_can_be_saved_as_png_svg_and_csv(api: Api, page: Page) -> 
     assert b"<path" in files["loss.svg"]
     chart = await page.locator("[data-metric=loss] canvas").evaluate("canvas => [canvas.width, canvas.height]")
     width, height = struct.unpack(">II", files["loss.png"][16:24])
-    assert (width, height > chart[1]) == (chart[0], True)  # with the title and the legend
+    # The image is higher than the chart, because the image includes the title and the legend.
+    assert (width, height > chart[1]) == (chart[0], True)
 
 
 async def test_each_template_is_the_spec_of_an_example(api: Api, page: Page) -> None:
@@ -687,7 +689,8 @@ async def test_the_cursor_moves_over_the_charts_without_drawing_them_again(api: 
 
     await over.hover(position={"x": 1, "y": 50})
 
-    await expect(last).to_have_text("0")  # the cursor is shared, so this legend has the first value, too
+    # All charts share the cursor, so this legend shows the first value, too.
+    await expect(last).to_have_text("0")
     assert await page.evaluate("window.strokes") == before > 0
 
 
@@ -711,7 +714,7 @@ async def test_a_zoom_is_shared_by_all_charts_until_it_is_reset(api: Api, page: 
 
 
 async def test_a_zoom_loads_more_points_of_the_visible_range(api: Api, page: Page) -> None:
-    """The whole curve shows the lowest and the highest of each six points. A 5 is neither."""
+    """The whole curve shows only the minimum and the maximum of every six points, and 5 is neither of them."""
     job, _ = trained(api, [{"loss": (0.0, 5.0, 7.0)[step % 3]} for step in range(3000)])
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/metrics/series" in request.url else None)

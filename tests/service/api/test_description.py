@@ -32,13 +32,13 @@ OPERATIONS = [
 
 
 def followed(answer: Json) -> Json:
-    """Itself, or what it refers to."""
+    """Returns the answer, or the shared answer to which its `$ref` points."""
     reference = answer.get("$ref", "")
     return DOCUMENT["components"]["responses"][reference.rpartition("/")[2]] if reference else answer
 
 
 def contents(operation: Operation) -> Iterator[tuple[str, Json]]:
-    """Every body that is asked or answered, with where it stands."""
+    """Yields the body of the request and of each answer, with its place in the document."""
     report = operation.told
     for where, part in (("the body", report.get("requestBody", {})), *report["responses"].items()):
         for media_type, content in followed(part).get("content", {}).items():
@@ -49,18 +49,18 @@ def contents(operation: Operation) -> Iterator[tuple[str, Json]]:
 def test_every_answer_of_a_route_is_in_the_openapi_document(operation: Operation) -> None:
     answers = operation.told["responses"]
 
-    assert "default" not in answers, "a word for everything says nothing"
+    assert "default" not in answers, "each status must be described, not a default"
     assert any(status.startswith("2") for status in answers)
     assert {"422", "500"} <= set(answers)
     assert is_open(operation.path) or {"401", "403", "429", "503"} <= set(answers)
     for status, answer in answers.items():
         if status >= "400" and (operation.path, status) != ("/readyz", "503"):
-            assert MEDIA_TYPE in followed(answer)["content"], f"{status} is a problem like any other"
+            assert MEDIA_TYPE in followed(answer)["content"], f"{status} must be described as a problem document"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
 def test_every_operation_has_a_name_a_summary_and_a_tag(operation: Operation) -> None:
-    assert operation.told["operationId"].isidentifier(), "clients are generated from it"
+    assert operation.told["operationId"].isidentifier(), "generated clients use the name as an identifier"
     assert operation.told["summary"]
     assert operation.told["tags"]
 
@@ -73,7 +73,7 @@ def test_every_example_fits_its_schema(operation: Operation) -> None:
         if "example" in report:
             schema = {**report["schema"], "components": DOCUMENT["components"]}
             wrong = [str(error) for error in jsonschema_rs.validator_for(schema).iter_errors(report["example"])]
-            assert not wrong, f"{where}: say another in service/api/examples.py"
+            assert not wrong, f"{where}: write a valid example in service/api/examples.py"
 
 
 def test_a_created_job_links_to_every_operation_on_a_job() -> None:
@@ -107,5 +107,5 @@ def test_every_reference_in_the_openapi_document_resolves() -> None:
     for pointer in result:
         part: Any = DOCUMENT
         for name in pointer.removeprefix("#/").split("/"):
-            assert name in part, f"{pointer} leads nowhere"
+            assert name in part, f"{pointer} does not exist"
             part = part[name]

@@ -32,7 +32,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/jobs/{job}/predict"): {"inputs": [1]},
     ("PATCH", "/jobs/{job}/checkpoints/{checkpoint}"): {"pinned": True},
 }
-"""Routes that refuse an empty object before they look for the job."""
+"""Bodies for routes that refuse an empty object before they look for the job."""
 OTHER_SCOPES = {
     ("POST", "/tickets"): READS,
     ("POST", "/keys"): Needed(Scope.ADMIN),
@@ -64,7 +64,7 @@ OTHER_SCOPES = {
 
 class Ask(NamedTuple):
     method: str
-    """GET and so on; or WS."""
+    """The HTTP method, or WS for a websocket."""
     path: str
     needed: Needed
 
@@ -77,7 +77,7 @@ def asks(routes: list[BaseRoute]) -> Iterator[Ask]:
         if isinstance(route, APIWebSocketRoute):
             yield Ask("WS", route.path, READS)
         else:
-            assert isinstance(route, StrictRoute), f"{route} asks nobody for a scope: make its router of StrictRoute"
+            assert isinstance(route, StrictRoute), f"{route} checks no scope: make its router of StrictRoute"
             for method in sorted(route.methods or ()):
                 yield Ask(method, route.path, needed_by(route.endpoint, {method}))
 
@@ -88,15 +88,15 @@ def guarded_asks(api: Api) -> list[Ask]:
     result = [ask for ask in asks(app.app.routes) if not is_open(ask.path)]
     assert len(result) > 25
     unknown = {name for ask in result for name in re.findall(r"{(\w+)", ask.path)} - set(PLACES)
-    assert not unknown, f"say in PLACES what stands for {unknown}"
+    assert not unknown, f"add values for {unknown} to PLACES"
     return result
 
 
 async def answered(api: Api, ask: Ask, headers: dict[str, str], **places: str) -> tuple[int, str, dict[str, str]]:
-    """Status or close code, what was said, and the headers."""
+    """Returns the status or the close code, the text of the answer, and the headers."""
     if ask.method == "WS":
         frames, code, reason = await api.frames(ask.address(**places), additional_headers=headers)
-        assert not frames, f"{ask} said {frames}"
+        assert not frames, f"{ask} sent {frames}"
         return code, reason, {}
     body = BODIES.get((ask.method, ask.path), {})
     json = None if ask.method in ("GET", "HEAD") else body
@@ -118,7 +118,7 @@ async def test_every_route_needs_its_intended_scope(api: Api) -> None:
     for ask in guarded_asks(api):
         usual = READS if ask.method in ("GET", "HEAD", "WS") else SUBMITS
         meant[ask] = OTHER_SCOPES.get((ask.method, ask.path), usual)
-    assert {ask: ask.needed for ask in meant} == meant, "say in OTHER_SCOPES which scope a route needs"
+    assert {ask: ask.needed for ask in meant} == meant, "add routes with another scope to OTHER_SCOPES"
 
 
 async def test_every_route_refuses_missing_wrong_deleted_and_expired_keys(api: Api) -> None:
@@ -138,7 +138,7 @@ async def test_every_route_refuses_missing_wrong_deleted_and_expired_keys(api: A
         "odd bytes": "Bearer f\xe4k_\xff",
     }
     asks = guarded_asks(api)
-    # What makes a key bad is found out before any route, so one route and one socket see all of them.
+    # Keys are checked before the route is chosen, so each kind of bad key is tried on one route and one socket only.
     [route, socket] = [next(ask for ask in asks if ask.method == method) for method in ("GET", "WS")]
     for ask in asks:
         for what in bad if ask in (route, socket) else ("none", "wrong"):
@@ -177,7 +177,7 @@ async def test_every_route_answers_for_a_foreign_job_as_for_an_unknown_one(api: 
             if "{job}" in ask.path:
                 foreign = await answered(api, ask, bearer(mine), job=there)
                 missing = await answered(api, ask, bearer(mine), job=(never := new_job_id()))
-                assert foreign[0] == (4404 if ask.method == "WS" else 404), f"{ask} said {foreign}; see BODIES"
+                assert foreign[0] == (4404 if ask.method == "WS" else 404), f"{ask} answered {foreign}: see BODIES"
                 assert _same(foreign, there) == _same(missing, never), str(ask)
     unharmed = await api.client.get(f"/jobs/{there}", headers=bearer(theirs))
     assert (unharmed.json()["state"], unharmed.json()["version"]) == ("queued", 1)

@@ -1,4 +1,4 @@
-"""Runs on other machines report by Kubeflow's protocol: transformers' own callback is the client."""
+"""Tests runs on other machines that report by Kubeflow's protocol. The client is transformers' own callback."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_the_kubeflow_callback_of_transformers_reports_an_external_run(
     assert {"loss", "eval_runtime", "train_loss"} <= set(job["metrics"])
     assert job["result"]["final"]["train_loss"] == job["metrics"]["train_loss"]
     steps = {kind: [event["step"] for event in events if event["kind"] == kind] for kind in ("log", "eval", "progress")}
-    # The callback sends what was logged with the report of the next step.
+    # The callback sends logged values with the report of the next step.
     assert steps == {"log": [3, 4], "eval": [4], "progress": [0, 1, 2, 3, 4, 4]}
     assert [event["no"] for event in events] == list(range(1, len(events) + 1))
 

@@ -79,7 +79,7 @@ async def test_an_upload_answers_with_a_report_of_its_rows(both: Api) -> None:
 async def test_rows_of_text_and_parquet_files_are_counted(
     api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy machine the process of the check, which is nice to others, needs long to import pyarrow.
+    # The process of the check has a low priority, so it needs long to import pyarrow on a busy machine.
     monkeypatch.setattr(row_reports, "KILLED_AFTER_SECONDS", 600.0)
     monkeypatch.setattr(row_reports, "WAITED_SECONDS", 600.0)
     table = pyarrow.table({"text": ["a", None], "label": [1, 2]})
@@ -405,7 +405,7 @@ async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number
             assert f"{most} of {most} rows" in problem["detail"]
         assert (await answer(file, args, most - 1)).status_code == 201
     for file, args in ((with_a_bad_one, {}), (table, {"delimiter": ";"}), (lines, {"offset": 9})):
-        assert (await answer(file, args, 100)).status_code == 201, "the number of rows is not known"
+        assert (await answer(file, args, 100)).status_code == 201, "unknown numbers of rows must be accepted"
 
 
 async def test_a_map_that_names_a_column_which_the_upload_lacks_is_refused(api: Api) -> None:
@@ -423,7 +423,7 @@ async def test_a_map_that_names_a_column_which_the_upload_lacks_is_refused(api: 
     assert "their columns: review, verdict" in problem["detail"]
     assert "verdict" in problem["hint"]
     assert (await answer("verdict")).status_code == 201
-    assert (await answer("b", columns=["a", "b"])).status_code == 201, "the columns of the file are not known"
+    assert (await answer("b", columns=["a", "b"])).status_code == 201, "unknown columns must be accepted"
 
 
 def test_parsing_a_long_first_line_delays_no_request() -> None:
@@ -434,7 +434,7 @@ def test_parsing_a_long_first_line_delays_no_request() -> None:
         work()
         return time.thread_time() - began
 
-    # The least of several, because processes that share this machine's caches make each of them slower.
+    # The minimum of several runs, because other processes that share the caches slow down single runs.
     checked = min(seconds(lambda: check_content(io.BytesIO(line), "jsonl", len(line))) for _ in range(3))
     parsed = min(seconds(lambda: json.loads(line)) for _ in range(3))
 

@@ -28,7 +28,7 @@ async def saved(api: Api, job: JobId, step: int, status: str = "committed", *, i
 
 
 async def trained(api: Api, **changes: Any) -> JobId:
-    """A job that has succeeded, with checkpoints of steps 10 (its best) and 20."""
+    """Returns a job that has succeeded, with checkpoints of the steps 10 (the best) and 20."""
     job = await api.submit(**{**LEARNS, **changes})
     await saved(api, job, 10, is_best=True)
     await saved(api, job, 20)
@@ -168,7 +168,7 @@ async def test_a_fork_without_changes_continues_exactly(api: Api) -> None:
     assert [pointer["pointer"] for pointer in again["fork"]["breaks_exactness"]] == ["/resume_from/mode"]
     events = [(await api.client.get(f"/jobs/{item['id']}/events")).json()["data"] for item in (made, again)]
     ends = ["no step is left to train" in event[1]["data"]["message"] for event in events]
-    assert ends == [True, False], "from its last step; weights alone begin at step 0"
+    assert ends == [True, False], "a full fork starts at the last step, and a fork of the weights at step 0"
 
 
 async def test_more_steps_continue_exactly_only_if_the_schedule_is_constant(api: Api) -> None:
@@ -194,7 +194,7 @@ async def test_a_fork_names_arguments_that_a_live_command_had_changed(api: Api) 
     assert [pointer["pointer"] for pointer in plain["breaks_exactness"]] == ["/training/learning_rate"]
     assert "0.01" in plain["breaks_exactness"][0]["detail"]
     assert [change["pointer"] for change in kept["changes"]] == ["/training/learning_rate"]
-    assert kept["exact"], "that is how the job itself would have gone on"
+    assert kept["exact"], "a fork with the current learning rate must be exact"
 
 
 @each_case(

@@ -1,6 +1,6 @@
 """Runs Schemathesis with all of its checks against every described route.
 
-No answer is a 5xx or undescribed. Nothing is refused that the schema allows, and nothing accepted that it does not.
+Every answer is described and is not a 5xx. Requests are accepted if the schema allows them, and refused if not.
 
 New routes are included automatically. A failure prints the curl command that repeats it.
 """

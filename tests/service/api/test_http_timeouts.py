@@ -33,7 +33,7 @@ async def connected(api: Api) -> AsyncIterator[tuple[asyncio.StreamReader, async
 
 
 async def answer_to(api: Api, *parts: bytes) -> bytes:
-    """All that comes back until the server closes; the parts are sent one by one, and nothing after them."""
+    """Sends the parts one by one, and returns all bytes that the server sends until it closes the connection."""
     async with asyncio.timeout(PATIENCE), connected(api) as (reader, writer):
         try:
             for part in parts:
@@ -64,7 +64,7 @@ async def test_an_incomplete_request_does_not_keep_its_connection_open(
 
     assert result.startswith(answer) or result == b"cut", result
     assert (await api.client.get("/jobs")).json()["data"] == []
-    # What is left is the client's own.
+    # The connection that stays open belongs to `api.client`.
     async with asyncio.timeout(PATIENCE):
         while len(api.server.server_state.connections) > 1:
             await asyncio.sleep(0.01)

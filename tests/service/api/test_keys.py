@@ -27,7 +27,7 @@ EVERYTHING = ["read", "submit", "code", "admin"]
 
 
 async def a_key(api: Api, project: str = "vision", scopes: list[str] = EVERYTHING, **more: Any) -> dict[str, Any]:
-    """A new key as the operator makes it: its `key`, and all about it."""
+    """Creates a key as the operator, and returns the answer, which includes the secret `key`."""
     settings = {"name": f"of {project}", "project": project, "scopes": scopes, **more}
     answer = await api.client.post("/keys", json=settings)
     assert answer.status_code == 201, answer.text
@@ -51,7 +51,7 @@ async def test_a_key_is_shown_once_and_kept_as_a_hash(serve: Serve, database_url
     made = await a_key(api, scopes=["read"], expires_in="90d")
 
     assert made["key"].startswith(made["prefix"] + "_")
-    assert len(made["key"]) == len(made["prefix"]) + 1 + 64, "256 bits behind the prefix"
+    assert len(made["key"]) == len(made["prefix"]) + 1 + 64, "the secret part must have 256 bits"
     listed = await api.client.get("/keys")
     assert made["key"] not in listed.text
     assert listed.json()["data"] == [{name: value for name, value in made.items() if name != "key"}]
@@ -66,7 +66,7 @@ async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_ur
 
     made = await api.client.post("/jobs", json=SPEC, headers=bearer(vision))
 
-    assert made.json()["project"] == "vision", "it fills in the project"
+    assert made.json()["project"] == "vision", "the key's project must be filled in"
     assert made.headers["location"] == f"/jobs/{made.json()['id']}"
     path = made.headers["location"]
     mine, theirs = [await api.client.get("/jobs", headers=bearer(item)) for item in (vision, speech)]
@@ -74,7 +74,7 @@ async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_ur
     assert (theirs.json()["data"], theirs.json()["total_estimate"], theirs.json()["project"]) == ([], 0, "speech")
     assert (await api.client.get(path, headers=bearer(vision))).status_code == 200
     assert (await api.client.get(path, headers=bearer(speech))).status_code == 404
-    assert (await api.client.get(path)).status_code == 404, "the operator names the project"
+    assert (await api.client.get(path)).status_code == 404, "the operator must name the project"
     assert (await api.client.get(f"{path}?project=vision")).status_code == 200
 
 
@@ -172,7 +172,7 @@ async def test_another_process_refuses_a_deleted_key_within_a_second(serve: Serv
             await socket.recv()
             await here.client.delete(f"/keys/{key['id']}")
             ending = asyncio.create_task(rest(socket))
-            await until_async(ending.done, within=5, what="its streams end")
+            await until_async(ending.done, within=5, what="the streams of the key end")
             assert ending.result()[1] == 4401
         assert (await there.client.get("/jobs", headers=bearer(key))).status_code == 401
 
@@ -220,7 +220,7 @@ async def test_a_ticket_opens_one_socket_of_its_project_once_at_any_process(serv
     await there.services.gatekeeper.keyring.refresh()
     ticket = await _ticket(here, key)
     assert await opened(there, ticket) == 1000
-    assert await opened(here, ticket) == 4401, "used, wherever it was"
+    assert await opened(here, ticket) == 4401, "a ticket must work only once over all processes"
     assert await opened(here, await _ticket(here, foreign)) == 4404
     assert await opened(here, await _ticket(here, key), "&project=speech") == 4403
     assert await opened(here, "0" * 64) == 4401
@@ -228,7 +228,7 @@ async def test_a_ticket_opens_one_socket_of_its_project_once_at_any_process(serv
     await here.client.delete(f"/keys/{key['id']}")
     assert await opened(here, gone) == 4401
     refused = await here.client.get("/jobs", headers=bearer(ticket))
-    assert refused.status_code == 401, "a ticket is no key"
+    assert refused.status_code == 401, "a ticket must not work as a key"
 
 
 async def test_an_expired_ticket_opens_no_socket(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ async def test_a_key_has_a_limit_of_open_streams(serve: Serve, sqlite_url: str) 
     await messages.aclose()
 
 
-# How fast ------------------------------------------------------------------------------------------------------------
+# Rate limits ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_key_above_its_rate_limit_delays_no_other_key(
@@ -371,7 +371,7 @@ def test_a_token_bucket_refills_at_its_rate_up_to_its_burst() -> None:
     assert taken(1000) == 10 * BURST_SECONDS
 
 
-# What is told --------------------------------------------------------------------------------------------------------
+# Logs and answers ----------------------------------------------------------------------------------------------------
 
 
 async def test_the_log_names_who_made_and_deleted_a_key_but_no_key(

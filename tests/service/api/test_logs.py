@@ -1,4 +1,4 @@
-"""Lines that training printed, over HTTP."""
+"""Tests the routes that return the lines that training printed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_lines_are_filtered_by_stream_rank_and_content(both: Api) -> None:
     assert await texts(both, job, "stream=stderr") == ["two"]
     assert await texts(both, job, "rank=0&grep=größe") == ["größe three"]
     assert await texts(both, job, "rank=1") == []
-    assert await texts(both, job, "grep=o.e") == [], "word for word, and no pattern"
+    assert await texts(both, job, "grep=o.e") == [], "the text must be matched literally, not as a pattern"
 
 
 @pytest.mark.own_statement

@@ -1,9 +1,8 @@
 """Checks for every route that no request within the size limits delays other requests.
 
-Measured in CPU time of this process, which other processes do not inflate. A task asks for a turn again and again while
-a request is served. The longest wait between two turns counts whatever ran meanwhile, in the loop or in a thread that
-held the interpreter. A request that seems to block is sent twice more, because a real block
-repeats.
+Times are CPU times of this process, which other processes do not increase. During a request, a task yields to the event
+loop again and again. Its longest wait includes all code in the loop and in threads that hold the interpreter lock. A
+request that seems to block is sent twice more, because a real block repeats.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tests.service.api.test_system import a_node
 
 BAR_SECONDS = 0.05
 BUDGET_SECONDS = 20.0
-"""CPU time that generated monsters get."""
+"""CPU seconds that the generated requests may use."""
 
 
 class Monster(NamedTuple):
@@ -36,7 +35,7 @@ class Monster(NamedTuple):
     body: bytes = b""
     headers: tuple[str, ...] = ()
     then: bytes = b""
-    """Sent once the answer has begun."""
+    """Bytes that are sent once the answer has begun."""
 
     def request(self) -> bytes:
         head = [f"{self.method} {self.path} HTTP/1.1", "Host: 127.0.0.1", *(self.headers or ["Connection: close"])]
@@ -46,14 +45,14 @@ class Monster(NamedTuple):
 
 
 class Probe:
-    """Measures, from a thread, how long the event loop had no turn while something was done."""
+    """Measures from a thread how long the event loop is blocked during a request."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._address, self._loop = (parts.hostname, parts.port), asyncio.get_running_loop()
 
     def blocked(self, monster: Monster) -> tuple[float, int]:
-        """Seconds, the least of up to three tries; and the status of the answer."""
+        """Returns the blocked seconds, the minimum of up to three tries, and the status of the answer."""
         least, status = self._tried(monster)
         for _ in range(2):
             if least >= BAR_SECONDS:
@@ -78,7 +77,7 @@ class Probe:
                 if then:
                     assert connection.recv(65536)
                     connection.sendall(then)
-                # A part of the answer is enough to know that all of the work is done.
+                # When the first part of the answer arrives, the server has done all of the work.
                 return connection.recv(65536)
             except (BrokenPipeError, ConnectionResetError):
                 return b""
@@ -103,7 +102,7 @@ async def served(serve: Serve, sqlite_url: str) -> tuple[Api, JobId]:
 
 
 def filled(before: str, unit: str, after: str, size: int = MAX_BODY_BYTES) -> bytes:
-    """Returns a body with as many units, separated by commas, as fit."""
+    """Returns a body of up to `size` bytes with as many comma-separated units as fit."""
     count = (size - len(before) - len(after)) // (len(unit) + 1)
     return (before + ",".join([unit] * count) + after).encode()
 
@@ -236,11 +235,11 @@ UNITS = ("[]", "{}", '""', "0", "-1e308", "1e999", "NaN", "null", '"a"', '"\\ud8
          '{"use":"x#","args":{"a#":1}}', '"x#"', '{"id":"a#","use":"b#","params":["c#"]}', "9" * 4000,
          "[" * 30 + "]" * 30, '{"a":' * 30 + "1" + "}" * 30)  # fmt: skip
 SIZES = (20, 90, 1_000, 9_000, 300_000)
-"""Numbers of units. Small bodies are read in the loop itself, and the largest are cut at the body's limit."""
+"""Numbers of units. Small bodies are parsed in the event loop itself, and the largest are reduced to the limit."""
 
 
 def bodies(names: list[str]) -> st.SearchStrategy[bytes]:
-    """Objects whose fields are floods of small things."""
+    """Generates objects whose fields contain very many small values."""
     key = st.sampled_from([*names, "metrics", "training", "args", "x"])
     return st.builds(flood, key, key, st.sampled_from(UNITS), st.sampled_from(SIZES), st.booleans(), st.booleans())
 
@@ -260,7 +259,7 @@ def fields_of(document: dict[str, Any], operation: dict[str, Any]) -> list[str]:
 
 
 def addresses(path: str, operation: dict[str, Any], job: str) -> st.SearchStrategy[str]:
-    """The route's own address, with floods in its query."""
+    """Generates addresses of the route, with and without a very long query."""
     here = path.replace("{job}", job).replace("{checkpoint}", "latest").replace("{", "").replace("}", "")
     names = [item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"]
     floods = st.sampled_from([",", "a,", "%41", "a", "&", "&a=", "%2C", "queued,", "\\", "9", "+"])

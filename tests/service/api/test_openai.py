@@ -1,4 +1,4 @@
-"""Programs written for OpenAI's fine-tuning API run here with another base URL and key: its own SDK is the client."""
+"""Tests that programs for OpenAI's fine-tuning API run with another base URL and key. The client is OpenAI's SDK."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ async def test_a_job_is_cancelled_paused_and_resumed(client: AsyncOpenAI) -> Non
     with pytest.raises(openai.ConflictError) as refused:
         await jobs.pause(made.id)
     assert refused.value.code == "conflict"
-    assert refused.value.response.headers["x-should-retry"] == "false", "the SDK would ask twice more"
+    assert refused.value.response.headers["x-should-retry"] == "false", "the SDK would retry the request twice"
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ async def test_rewards_are_named_in_events_checkpoints_and_results(api: Api, cli
 
 
 def assert_typed(*answers: openai.BaseModel) -> None:
-    """Fails for a field that the SDK's own types lack, need, or declare differently. The SDK itself accepts any."""
+    """Fails for a field that the SDK's types lack, require or declare differently. The SDK does not check this."""
     for answer in answers:
         type(answer).model_validate_json(answer.to_json(), strict=True)
         assert not answer.model_extra, answer

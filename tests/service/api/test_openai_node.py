@@ -1,4 +1,4 @@
-"""OpenAI's SDK for Node, unchanged, as a client of `/v1`. `tests/openai_node/` has its version and the two programs."""
+"""Tests `/v1` with OpenAI's SDK for Node. `tests/openai_node/` has the SDK's version and the two programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def program(*words: str, folder: Path, **environment: str) -> str:
 
 @pytest.fixture
 async def package(tmp_path: Path) -> Path:
-    """A folder with the two programs and the version of the SDK in the lock file, which npm downloads once."""
+    """Returns a folder with the two programs, in which npm has installed the SDK of the lock file."""
     if shutil.which("npm") is None:
         pytest.skip("needs Node 20: apt-get install nodejs npm")
     folder = tmp_path / "package"

@@ -126,4 +126,4 @@ def test_a_large_line_is_parsed_in_another_process_with_the_same_result() -> Non
     parsed = time.thread_time() - sent
 
     assert refused.value.problems == expected.value.problems
-    assert sent - began < parsed / 3, "while this process parses, it answers no request"
+    assert sent - began < parsed / 3, "parsing must be fast, because the process answers no request meanwhile"

@@ -1,4 +1,4 @@
-"""Trying a checkpoint, with a real Redis and with this test as the node on which the session runs."""
+"""Tests predictions of a checkpoint with a real Redis. The test plays the node on which the session runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.redis_server import RedisServer
 
 
 class Node:
-    """The part of a node that a session needs: it takes requests from Redis and answers them."""
+    """Plays the node of a session, which takes requests from Redis and answers them."""
 
     def __init__(self, api: Api, redis: Redis) -> None:
         self.api, self.redis = api, redis
@@ -35,7 +35,7 @@ class Node:
 
     async def taken(self, session: JobId) -> dict[str, Any]:
         popped = await self.redis.blpop([keys.serving_queue(session)], timeout=PATIENCE)
-        assert popped is not None, "no request came"
+        assert popped is not None, "the session received no request"
         body = await self.redis.getdel(keys.serving_request(popped[1].decode()))
         assert body is not None, "the request has no body"
         return dict(json.loads(body))
@@ -52,7 +52,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def standing_redis() -> Iterator[RedisServer]:
-    """A Redis for all tests of a module, each of which has sessions of its own."""
+    """Starts one Redis for all tests of a module. Each test has sessions of its own."""
     server = RedisServer().start()
     yield server
     server.close()
@@ -65,14 +65,14 @@ async def api(serve: Serve, sqlite_url: str, standing_redis: RedisServer) -> Api
 
 @pytest.fixture
 async def node(api: Api, standing_redis: RedisServer) -> AsyncIterator[Node]:
-    # redis-py gives up a read after five seconds, which would end a longer blpop with an error.
+    # redis-py aborts a read after five seconds, so a longer blpop would raise an error.
     client = Redis.from_url(standing_redis.url, socket_timeout=2 * PATIENCE)
     yield Node(api, client)
     await client.aclose()
 
 
 async def trained(api: Api, steps: int = 1, **spec: Any) -> JobId:
-    """A job that has ended, with checkpoints of the steps 1 to `steps`."""
+    """Returns a job that has ended, with checkpoints of the steps 1 to `steps`."""
     job = await api.submit(**spec)
     for step in range(1, steps + 1):
         await api.commit(job, step)
@@ -81,7 +81,7 @@ async def trained(api: Api, steps: int = 1, **spec: Any) -> JobId:
 
 
 async def session_of(node: Node, job: JobId, after: JobId | None = None) -> JobId:
-    """Returns the newest session of a job, once there is one other than `after`."""
+    """Waits for a session of a job other than `after`, and returns the newest one."""
 
     async def newest() -> JobId | None:
         sessions = [session for session in await node.sessions(job) if session != after]
@@ -161,7 +161,7 @@ async def test_a_prediction_is_refused_with_429_if_the_queue_of_its_session_is_f
     assert len(refused) == 34
     assert {(await task).status_code for task in many} == {200, 429}
     assert (await waiting).status_code == 200
-    assert await node.redis.keys("fp:serve:request:*") == [], "nothing is left of a refused request"
+    assert await node.redis.keys("fp:serve:request:*") == [], "Redis must not keep a refused request"
 
 
 async def test_a_prediction_that_waits_for_a_slot_names_the_session_that_holds_it(api: Api, node: Node) -> None:
@@ -194,7 +194,7 @@ async def test_a_session_that_does_not_start_in_time_is_cancelled_and_named(api:
     assert (answer.status_code, answer.json()["code"]) == (503, "not_served_yet")
     assert int(answer.headers["retry-after"]) > 0
     assert "queued" in answer.json()["detail"]
-    assert await node.sessions(job) == [], "a session that nobody waits for is cancelled"
+    assert await node.sessions(job) == [], "a session for which no request waits must be cancelled"
     assert await node.redis.keys("fp:serve:*") == []
 
 
@@ -273,7 +273,7 @@ async def test_a_session_of_the_latest_checkpoint_ends_after_a_newer_checkpoint(
 async def test_adapters_of_one_base_model_share_a_session(api: Api, node: Node) -> None:
     def adapted(rank: int, path: str = "models://base") -> dict[str, Any]:
         model = {"use": "hf/causal-lm", "args": {"path": path, "peft": {"r": rank}}}
-        # Seeds differ, too: adapters are loaded, so the session draws no weights.
+        # The seeds may differ, too, because the session loads adapters instead of initializing weights.
         return {"model": model, "data": "data://rows.jsonl", "training": {"seed": rank}}
 
     first, second, other = [await trained(api, **adapted(2)), await trained(api, **adapted(8)),

@@ -41,12 +41,12 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Runs `python -m service ROLE` to its end, in this process: what would be a traceback there is raised here."""
+    """Returns a function that runs `python -m service ROLE` in this process. An unexpected exception is raised."""
 
     def run(role: str, **settings: Any) -> Ended:
         for name, value in environment(tmp_path, **settings).items():
             monkeypatch.setenv(name, str(value))
-        # pytest's own handlers would be the ones that are changed.
+        # Otherwise the service would replace the log handlers of pytest.
         monkeypatch.setattr(program, "_log_plainly", lambda *_: None)
         try:
             code = program.main([role])
@@ -141,7 +141,7 @@ async def test_sigterm_closes_sockets_and_ends_in_three_seconds(processes: Proce
 
             process.signal(signal.SIGTERM)
             ending = asyncio.create_task(rest(stream))
-            await until_async(lambda: not process.is_running, within=3.5, what="it ends in three seconds")
+            await until_async(lambda: not process.is_running, within=3.5, what="the service ends within three seconds")
             _, code, _ = await ending
 
     assert (process.popen.returncode, code) == (0, 1012)

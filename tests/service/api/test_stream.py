@@ -88,7 +88,7 @@ async def test_a_reader_with_max_hz_gets_every_event_in_fewer_frames(api: Api) -
     frames, _, _ = await reading
 
     assert numbers(frames) == list(range(1, 55))
-    # One as it begins and one at the end, whenever that is.
+    # One frame comes at the start and one at the end, independent of `max_hz`.
     assert sum("events" in frame for frame in frames) <= 5 * (time.monotonic() - began) + 3
 
 
@@ -104,7 +104,7 @@ async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.
 
     monkeypatch.setattr(tail, "_look", counted)
     readers = [asyncio.create_task(api.frames(f"/jobs/{job}/stream")) for _ in range(30)]
-    await until_async(lambda: api.services.meters.sockets._value.get() == 30, what="everyone reads")
+    await until_async(lambda: api.services.meters.sockets._value.get() == 30, what="all 30 readers are connected")
     before = reads
 
     for n in range(10):
@@ -113,7 +113,7 @@ async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.
     everything = await asyncio.gather(*readers)
 
     assert all(numbers(frames) == list(range(1, 15)) and code == 1000 for frames, code, _ in everything)
-    # By themselves they would be 30 times 12. Some are made whether or not there is anything new.
+    # Without sharing, there would be 30 times 12 reads. Some reads find no new event.
     assert reads - before <= 10 * 12
 
 
@@ -166,7 +166,7 @@ async def test_a_reader_that_does_not_read_is_disconnected_with_its_cursor(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SLOW_SECONDS", 0.3)
-    # It has megabytes to read before it comes to the close.
+    # The reader has to read megabytes before it receives the close frame.
     monkeypatch.setattr("service.server.CUT_SECONDS", 60.0)
     job = await api.submit()
     raw = sockets.socket()
@@ -177,7 +177,7 @@ async def test_a_reader_that_does_not_read_is_disconnected_with_its_cursor(
     async with api.socket(f"/jobs/{job}/stream", sock=raw, max_queue=1, ping_interval=None) as socket:
         for _ in range(60):
             await api.append(job, *[{"text": "x" * 1000} for _ in range(100)])
-        await until_async(lambda: api.services.meters.slow_readers._value.get() == 1, what="it is found slow")
+        await until_async(lambda: api.services.meters.slow_readers._value.get() == 1, what="the reader counts as slow")
 
         frames, code, reason = await rest(socket)
 
@@ -206,7 +206,7 @@ async def test_messages_from_a_reader_are_ignored_and_a_large_message_closes_the
     async with api.socket(f"/jobs/{job}/stream") as socket:
         await socket.send("hello")
         await api.append(job, {"loss": 1.0})
-        await until_async(lambda: _received(socket, 2), what="it still follows")
+        await until_async(lambda: _received(socket, 2), what="the reader still receives events")
 
         with suppress(ConnectionClosed):
             await socket.send("x" * 70_000)
@@ -264,7 +264,7 @@ async def test_a_socket_opens_with_the_key_or_with_a_ticket_that_works_once(serv
 async def test_a_job_that_is_deleted_closes_its_streams(api: Api) -> None:
     job = await api.submit()
     reading = asyncio.create_task(api.frames(f"/jobs/{job}/stream"))
-    await until_async(lambda: api.services.meters.sockets._value.get() == 1, what="it is connected")
+    await until_async(lambda: api.services.meters.sockets._value.get() == 1, what="the reader is connected")
 
     def erase(conn: Any) -> None:
         from service.store import jobs
@@ -318,11 +318,11 @@ async def test_an_event_stream_of_an_unknown_job_or_cursor_is_refused(api: Api) 
 async def test_an_open_event_stream_does_not_delay_a_stopping_service(api: Api) -> None:
     job = await api.submit()
     reading = asyncio.create_task(_messages(api.client, f"/jobs/{job}/stream"))
-    await until_async(lambda: api.services.meters.sockets._value.get() == 1, what="it is connected")
+    await until_async(lambda: api.services.meters.sockets._value.get() == 1, what="the reader is connected")
 
     api.server.stop()
 
-    await until_async(reading.done, within=3, what="it ends")
+    await until_async(reading.done, within=3, what="the stream ends")
     assert [message.get("event") for message in reading.result()] == [None, "caught_up"]
 
 

@@ -33,7 +33,7 @@ def numbers(frames: Frames, job: str) -> list[int]:
 
 
 async def until_frame(socket: Any, found: Frames, wanted: Callable[[dict[str, Any]], bool]) -> Frames:
-    """Reads until there is such a frame; all that were read."""
+    """Reads frames until one is wanted, and returns all frames that were read."""
     while not any(map(wanted, found)):
         found.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
     return found
@@ -152,7 +152,7 @@ async def test_a_stream_with_kinds_and_max_hz_loses_no_event(api: Api) -> None:
     frames, _, _ = await reading
 
     assert numbers(frames, first) == numbers(frames, second) == list(range(2, 52))
-    # One as it begins and one at the end of each, whenever that is.
+    # Each job has one frame at its start and one at its end, independent of `max_hz`.
     looks = 5 * (time.monotonic() - began) + 3
     assert sum("events" in frame for frame in frames) <= 2 * looks
 
@@ -170,7 +170,7 @@ async def test_max_hz_holds_for_a_job_that_always_has_new_events(api: Api, monke
     monkeypatch.setattr(tail.Channel, "after", and_say_more)
     began = time.monotonic()
     reading = asyncio.create_task(api.frames(f"/stream?jobs={job}&max_hz=5"))
-    await until_async(lambda: looks > 3, what="it has looked some times")
+    await until_async(lambda: looks > 3, what="the stream has read some times")
 
     assert looks <= 5 * (time.monotonic() - began) + 2
     looks = 100
@@ -273,7 +273,7 @@ async def test_a_job_with_a_flood_of_events_delays_no_other_job(api: Api) -> Non
 
 
 async def move(api: Api, job: JobId, *states: JobState) -> None:
-    """Moves a job by the state table, as its life would."""
+    """Moves a job through these states by the state table."""
 
     def write(conn: Any) -> None:
         for state in states:

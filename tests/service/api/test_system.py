@@ -31,7 +31,7 @@ CATALOGUE = {
 
 
 async def a_node(api: Api, **changes: Any) -> str:
-    """A node as its first heartbeat makes it."""
+    """Registers a node by its first heartbeat, and returns its id."""
     beat = NodeBeat.model_validate(
         {
             "node": "node_" + "1" * 32, "boot": "b1", "number": 1, "name": "one", "slots": 2, "catalogue_hash": "h1",
@@ -103,7 +103,7 @@ async def test_a_data_file_is_refused_until_a_node_has_it(api: Api, tmp_path: Pa
         assert str(tmp_path) in error["hint"]
         assert "POST /files" in error["hint"]
     assert accepted.status_code == 201
-    assert [item["code"] for item in both.json()["errors"]] == ["package_missing", "file_missing"], "all at once"
+    assert [item["code"] for item in both.json()["errors"]] == ["package_missing", "file_missing"], "both are reported"
 
 
 async def test_a_resume_is_checked_against_the_nodes_like_a_post(api: Api) -> None:
@@ -128,7 +128,7 @@ async def test_component_names_are_checked_against_the_nodes(both: Api) -> None:
 
     late = await both.client.post("/jobs", json=unknown)
 
-    assert early.status_code == 201, "without a node nobody knows better"
+    assert early.status_code == 201, "without a node, components cannot be checked"
     assert late.status_code == 422
     error = late.json()["errors"][0]
     assert (error["pointer"], error["code"], error["hint"]) == (

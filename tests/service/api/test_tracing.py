@@ -65,7 +65,7 @@ async def test_a_trace_continues_from_the_post_to_the_end_of_the_attempt(
     assert {result[name].parent_span_id for name in ("claim", "start", "train")} == {attempt.span_id}
     report = await api.db.read(partial(traces.of_job, job_id=job))
     assert report == f"00-{THEIRS}-{post.span_id.hex()}-01"
-    assert parts_of(of_attempt(report, job, 1)) == (THEIRS, attempt.span_id.hex(), "01"), "below which nodes put theirs"
+    assert parts_of(of_attempt(report, job, 1)) == (THEIRS, attempt.span_id.hex(), "01"), "the parent of nodes' spans"
     assert of_attempt(report, job, 2) != of_attempt(report, job, 1)
     assert [result[name].start_time_unix_nano for name in ("claim", "start", "train")] == [
         attempt.start_time_unix_nano, result["claim"].end_time_unix_nano, result["start"].end_time_unix_nano,
@@ -76,13 +76,13 @@ async def test_a_trace_continues_from_the_post_to_the_end_of_the_attempt(
     assert (attempt.status.code, attempt.status.message) == (2, "oom")
     assert said(post)["http.response.status_code"] == 201
     assert said(post)["footplate.request_id"] == answer.headers["x-request-id"]
-    assert said(result["GET /jobs/{job}/spec"])["url.path"].endswith("/spec"), "and no query"
+    assert said(result["GET /jobs/{job}/spec"])["url.path"].endswith("/spec"), "the path must not include the query"
     resource = collector.resources()[0]
     assert (resource["service.name"], resource["deployment.environment"]) == ("footplate", "test")
 
 
 async def attempted(api: Api, job: JobId) -> None:
-    """Records an attempt as control does that was placed, claimed, and ran until it failed."""
+    """Records an attempt that was placed and claimed, and ran until it failed."""
     at = now_ms()
     row = AttemptRow(
         job,

@@ -1,4 +1,4 @@
-"""Two checkpoints are tried side by side in a real browser, with this test as the node of their sessions."""
+"""Tests two checkpoints side by side in a real browser. The test plays the node of their sessions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Webhooks over real sockets.
+"""Tests webhooks over real sockets.
 
-Each move of a job is signed and sent once, again until it is taken, and never to a forbidden place. A stand-in resolves
-names, because name servers are not ours. The tests set the time.
+Each change of a job's state is signed and sent until the receiver accepts it, and never to a forbidden address. The
+tests set the clock, and resolve host names by a function because a test has no name server.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Got(NamedTuple):
         return content
 
     def is_signed_with(self, secret: str) -> bool:
-        """Checks the signature by the specification, without any code of ours."""
+        """Checks the signature as the specification describes, without Footplate's own code."""
         signed = f"{self.headers['webhook-id']}.{self.headers['webhook-timestamp']}.".encode() + self.body
         key = b64decode(secret.split("_", 1)[1])
         good = b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
@@ -65,7 +65,7 @@ class Got(NamedTuple):
 
 
 class Receiver:
-    """Somebody's server: keeps what it is sent, and answers as it is told to."""
+    """A receiver of webhooks that records all requests and sends the answer that a test sets."""
 
     def __init__(self) -> None:
         self.got: list[Got] = []
@@ -115,9 +115,9 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 class Post:
-    """Runs control's courier step by step with the test's clock.
+    """Runs control's webhook sender step by step with the test's clock.
 
-    The clock is two minutes ahead, so that the real one never overtakes it on a busy machine.
+    The clock is two minutes ahead, so that the real clock never overtakes it on a busy machine.
     """
 
     def __init__(self, api: Api, allow: str = LOOPBACK, **more: Any) -> None:
@@ -125,7 +125,7 @@ class Post:
         self.courier = WebhookSender(api.db.read, api.db.write, Allowed.of(allow), clock=lambda: self.now, **more)
 
     async def goes_out(self) -> None:
-        """All that is due, until it is written down what came of it."""
+        """Sends all due deliveries, and waits until their results are stored."""
         self.now = max(self.now, now_ms())
         await self.courier.start_due()
         while self.courier._under_way:
@@ -292,7 +292,7 @@ async def test_without_a_webhook_in_the_project_a_post_reads_no_webhooks(
     api: Api, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any) -> None:
-        raise AssertionError("it asked")
+        raise AssertionError("the webhooks were read")
 
     hook = await a_hook(api, receiver.url)
     await api.client.patch(f"/webhooks/{hook['id']}", json={"enabled": False})
@@ -313,7 +313,7 @@ async def test_another_api_process_uses_a_new_webhook_within_seconds(
     await a_hook(first, receiver.url)
 
     await until_async(
-        lambda: other.services.webhooks.may_have_webhook("default"), within=5, what="the other process looks again"
+        lambda: other.services.webhooks.may_have_webhook("default"), within=5, what="the other process has the hook"
     )
     assert not other.services.webhooks.may_have_webhook("vision")
 
@@ -352,7 +352,7 @@ async def test_a_failing_delivery_is_retried_for_a_day_and_then_counts_as_failed
         assert (await told(api, hook))[0]["status"] == "pending"
         tries = len(receiver.got)
         await post.later(seconds - 1)
-        assert len(receiver.got) == tries, "not before its time"
+        assert len(receiver.got) == tries, "a retry must not be sent early"
         await post.later(1.5)
         assert len(receiver.got) == tries + 1
 
@@ -388,7 +388,7 @@ async def test_a_webhook_that_fails_for_days_is_disabled_with_a_reason(
     assert {message["status"] for message in await told(api, hook)} == {"failed"}
     assert (await api.client.post(f"/webhooks/{hook['id']}/test")).json()["code"] == "webhook_disabled"
     await api.submit()
-    assert len(await told(api, hook)) == 2, "a disabled one is told nothing"
+    assert len(await told(api, hook)) == 2, "a disabled webhook must get no delivery"
     again = await api.client.patch(f"/webhooks/{hook['id']}", json={"enabled": True})
     assert (again.json()["enabled"], again.json()["failing_since"]) == (True, None)
 
@@ -406,12 +406,12 @@ async def test_a_failing_webhook_is_tried_rarely_and_gets_its_backlog_after_it_r
         await api.submit()
 
     await post.later(deliveries.REST_SECONDS - 1)
-    assert len(receiver.got) == 1, "it rests"
+    assert len(receiver.got) == 1, "nothing must be sent during the rest after a failure"
     await post.later(1.5)
-    assert len(receiver.got) == 2, "one, however many are due"
+    assert len(receiver.got) == 2, "only one of the due deliveries must be sent to a failing webhook"
     await post.later(deliveries.REST_SECONDS)
     assert len({request.headers["webhook-id"] for request in receiver.got}) == 3, (
-        "what never was tried is not behind what failed"
+        "a delivery that was never tried must be sent before one that failed"
     )
 
     receiver.answer = OK
@@ -462,9 +462,9 @@ async def test_unreachable_receivers_do_not_delay_the_others(both: Api) -> None:
             lambda conn: [int(delivery.webhook_id[-1]) for delivery in deliveries.due(conn, now, most, most_failing)]
         )
 
-    assert await owners(32, 2) == [*[4, 5] * 4, 3, 2], "a few of each, turn by turn; then of those that were left alone"
+    assert await owners(32, 2) == [*[4, 5] * 4, 3, 2], "some of each webhook in turn, then of the longest rested"
     assert await owners(3, 2) == [4, 5, 4]
-    assert await owners(32, 2, now=3997) == [*[4, 5] * 4, 3], "one that has just failed rests"
+    assert await owners(32, 2, now=3997) == [*[4, 5] * 4, 3], "a webhook that has just failed must rest"
     assert await owners(32, 2, now=999) == []
 
 
@@ -514,9 +514,9 @@ async def test_the_url_and_the_filters_of_a_webhook_can_be_changed(api: Api, rec
     assert (moved["url"], moved["states"], moved["tags"], moved["description"]) == (
         receiver.url, ["succeeded"], None, "ours",
     )  # fmt: skip
-    assert moved["failing_since"] is None, "nobody has failed at the new address yet"
-    assert receiver.types == ["job.queued"], "what waited goes there"
-    assert await change() == await seen(api, hook), "nothing named, nothing changed"
+    assert moved["failing_since"] is None, "the new address has not failed yet"
+    assert receiver.types == ["job.queued"], "waiting deliveries must be sent to the new address"
+    assert await change() == await seen(api, hook), "an empty change must change nothing"
     await api.end(job)
     await post.goes_out()
     assert receiver.types == ["job.queued", "job.succeeded"]
@@ -575,7 +575,7 @@ async def test_a_delivery_whose_control_died_is_sent_again_by_the_next_control(a
     await api.submit()
     dying = Post(api)
     await dying.courier.start_due()
-    await until_async(lambda: receiver.got, within=30, what="the first control has sent it")
+    await until_async(lambda: receiver.got, within=30, what="the first control has sent the delivery")
     await dying.courier.stop()
     assert (await told(api, hook))[0]["tries"] == 0
 
@@ -663,7 +663,7 @@ async def test_only_the_beginning_of_a_huge_answer_is_read(api: Api, receiver: R
 
     (message,) = await told(api, hook)
     assert (message["status"], len(message["answer"])) == ("delivered", 500)
-    assert sent < 50_000_000, "whoever sends it keeps the rest"
+    assert sent < 50_000_000, "most of the answer must not be read"
 
 
 async def test_a_delivery_with_a_success_status_counts_even_if_the_body_never_ends(
@@ -787,7 +787,7 @@ async def test_a_host_that_resolves_to_a_forbidden_address_later_gets_no_deliver
     await open_.later(6)
     (got,) = receiver.got
     assert got.headers["host"] == f"hooks.example:{receiver.port}"
-    assert asked == ["hooks.example"] * 2, "once for each try, so that what was looked at is what is connected to"
+    assert asked == ["hooks.example"] * 2, "each try must resolve the host only once, and use the checked address"
 
 
 async def repoint(api: Api, hook: dict[str, Any], url: str) -> None:
@@ -831,15 +831,14 @@ async def test_a_certificate_must_be_valid_for_the_host_name(
 
 
 async def test_control_sends_deliveries_without_redis(api: Api, receiver: Receiver) -> None:
-    """Control needs no Redis for this."""
     control = Control(api.db, api.services.settings)
     running = asyncio.create_task(control.run())
     hook = await a_hook(api, receiver.url, states=["queued"])
     job = await api.submit()
 
-    await until_async(lambda: receiver.got, within=30, what="control tells the webhook")
+    await until_async(lambda: receiver.got, within=30, what="control sends the delivery")
     await until_async(
-        lambda: control.counts and control._state.numbers()["webhooks_delivered"], within=30, what="it is noted"
+        lambda: control.counts and control._state.numbers()["webhooks_delivered"], within=30, what="it is counted"
     )
 
     assert receiver.got[0].told["data"]["job"] == job
