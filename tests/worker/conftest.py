@@ -26,7 +26,7 @@ test/data = tests.worker.parts:data
 
 
 class NodeStarter:
-    """`start(slots=2)` starts `python -m worker` in a folder; keyword arguments are its settings."""
+    """Starts `python -m worker` in a folder. Keyword arguments such as `slots=2` are its settings."""
 
     def __init__(self, processes: Processes, redis: RedisServer) -> None:
         self.folder, self._processes, self._redis = processes.folder, processes, redis
@@ -65,7 +65,7 @@ def start_node(processes: Processes, redis: RedisServer) -> NodeStarter:
 
 
 class Lasting:
-    """One node for all tests of a module that leave it whole: to start one costs seconds."""
+    """A node that tests of a module share, because a start takes seconds. A test must leave the node intact."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.redis = RedisServer().start()

@@ -34,7 +34,7 @@ SEND_AGAIN_SECONDS = 1.0
 
 
 class FakeControl(threading.Thread):
-    """Grants every attempt to the first claim of its job and attempt, and stores events as SQL would."""
+    """Grants each attempt to its first claim, and stores events as the service would in SQL."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -45,23 +45,23 @@ class FakeControl(threading.Thread):
         self.beats: dict[str, AttemptBeat] = {}
         self.nodes: dict[str, NodeBeat] = {}
         self.troubles: set[str] = set()
-        """Troubles that any beat has reported."""
+        """Problems that heartbeats have reported."""
         self.events: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
         self.stops: dict[str, Stop] = {}
         self.commands: dict[str, Command] = {}
         self.dead: set[tuple[str, int]] = set()
-        """Attempts whose supervisors died before they reported an end, as the node's heartbeats say."""
+        """Attempts whose supervisors died before they reported an end, according to the node's heartbeats."""
         self.catalogues: dict[str, dict[str, Any]] = {}
         self.acknowledges = True
         self.grants = True
-        """False: claims get no answer, as while control is down."""
+        """False if claims get no answer, as while control is down."""
         self.unanswered: set[str] = set()
         """The jobs whose claims got no answer."""
         self.commits_checkpoints = True
-        """True if attempts learn that SQL has their checkpoints. A superseded attempt never does."""
+        """True if replies name the newest checkpoint in SQL. Replies to a superseded attempt never do."""
         self.drains = False
         self.processes: Processes | None = None
-        """The nodes. A wait is in vain once all of them have exited, and then shows their logs."""
+        """Processes of the nodes. A wait fails with their logs once all of them have exited."""
         self._last_entry = "0"
         self._last_saved: dict[tuple[str, int], int] = {}
         """The newest step of each attempt that has a committed checkpoint."""
@@ -70,18 +70,18 @@ class FakeControl(threading.Thread):
         self._ends = threading.Event()
         self.start()
 
-    # What a test asks for
+    # Methods for tests
 
     def node(self, name: str | None = None, within: float = 30) -> NodeBeat:
-        """The first beat of the node (of that name)."""
+        """Waits until a node (with this name) has sent a heartbeat, and returns its newest one."""
 
         def found() -> NodeBeat | None:
             return next((node for node in list(self.nodes.values()) if name in (None, node.name)), None)
 
-        return until(found, within=within, what="a node says that it is there", programs=self._programs())
+        return until(found, within=within, what="a node sends a heartbeat", programs=self._programs())
 
     def submit(self, node: NodeBeat, job: str | None = None, attempt: int = 1, **grant: Any) -> str:
-        """Offers an attempt and sends its start message. `grant` holds the spec's fields and, by name, the grant's."""
+        """Offers an attempt and sends its start message. `grant` contains fields of the grant and of the spec."""
         job = job or new_job_id()
         of_grant = {name: grant.pop(name) for name in list(grant) if name in Grant.model_fields}
         spec = of_grant.pop("spec", None) or make_spec(**grant).as_json()
@@ -101,14 +101,14 @@ class FakeControl(threading.Thread):
             app.send_task(keys.TASK, kwargs=kwargs, queue=queue, connection=connection, ignore_result=True)
 
     def stop(self, job: str, because: str, mode: str = "checkpoint", within: float = 60.0) -> None:
-        """Decided now: pushed at once, repeated with every beat."""
+        """Stops a job. The order is pushed at once, and repeated in the reply to every heartbeat."""
         self.stops[job] = Stop(because=because, mode=mode, within_seconds=within)  # type: ignore[arg-type]
         for (granted, _), claim in list(self.granted.items()):
             if granted == job:
                 self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, stop=self.stops[job]))
 
     def ask(self, job: str, command: Command, times: int = 1) -> None:
-        """Pushes a command at once, and with every beat until the worker confirms it."""
+        """Pushes a command at once, and repeats it in replies to heartbeats until the worker confirms it."""
         self.commands[job] = command
         for (granted, _), claim in list(self.granted.items()):
             if granted == job:
@@ -121,7 +121,7 @@ class FakeControl(threading.Thread):
         return [event for _, event in sorted(stored.items()) if kind in (None, event["kind"])]
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
-        """The data of its `done`, awaited. If it does not come, the error says how far the job came."""
+        """Waits for the `done` event of a job, and returns its data. A timeout reports the last events of the job."""
 
         def ended() -> list[dict[str, Any]]:
             done = self.of(job, "done", attempt)
@@ -152,7 +152,7 @@ class FakeControl(threading.Thread):
         self._ends.set()
         self.join(60)
 
-    # What a thread does
+    # Methods of the thread
 
     def run(self) -> None:
         while not self._ends.is_set():
@@ -165,7 +165,7 @@ class FakeControl(threading.Thread):
                 self._send_again()
 
     def _send_again(self) -> None:
-        """Sends messages again that no node has claimed, because a node drops them while it can start nothing."""
+        """Repeats start messages of unclaimed attempts, because a node drops them while it cannot start training."""
         for (job, attempt), (node, at) in list(self._sent.items()):
             if (job, attempt) in self.granted:
                 del self._sent[job, attempt]
@@ -225,7 +225,7 @@ class FakeControl(threading.Thread):
             batch = json.loads(fields[b"batch"])
             stored = self.events.setdefault((batch["job"], batch["attempt"]), {})
             for event in batch["events"]:
-                # Contiguous, as the service stores them: what jumps ahead will be sent again.
+                # The service stores events without gaps. An event after a gap will be sent again.
                 if event["seq"] > len(stored) + 1:
                     break
                 stored.setdefault(event["seq"], event)
@@ -249,7 +249,7 @@ class FakeControl(threading.Thread):
 
 
 def offer_of(event: dict[str, Any]) -> dict[str, Any]:
-    """Returns the offer that a grant makes of the checkpoint of a `checkpoint` event."""
+    """Returns the checkpoint of a `checkpoint` event in the form in which a grant offers it."""
     data = event["data"]
     return {"id": new_checkpoint_id(), "step": event["step"], "path": data["path"],
             "manifest_sha256": data["manifest_sha256"]}  # fmt: skip

@@ -1,6 +1,6 @@
 """A program whose loop hangs while its link to control still works, until a file appears.
 
-A process of its own: what becomes of it is what is asked.
+It is a process of its own, because the test checks how that process ends.
 """
 
 from __future__ import annotations

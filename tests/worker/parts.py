@@ -34,7 +34,7 @@ class _Data(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 def data(
     n: int = 10_000, at: int = -1, do: str = "nothing", seconds: float = 0.0, marker: str = "", noise: float = 0.0
 ) -> Any:
-    """Ones, and mischief at one of them."""
+    """Returns rows of ones. Reading the row `at` triggers the fault `do`."""
     return _Data(n, at, do, seconds, marker)
 
 
@@ -54,7 +54,7 @@ class Linear(nn.Module):
 
 
 def broken_model() -> nn.Module:
-    """Raises an error instead of a model."""
+    """Raises an error instead of returning a model."""
     raise ValueError("this model has no layers")
 
 

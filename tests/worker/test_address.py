@@ -1,4 +1,4 @@
-"""Addresses by which nodes and ranks find each other."""
+"""Tests the addresses at which nodes and ranks connect to each other."""
 
 from __future__ import annotations
 

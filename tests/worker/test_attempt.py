@@ -40,7 +40,7 @@ def misbehaving(do: str, **args: Any) -> dict[str, Any]:
 
 
 def training_process(lasting: Lasting, job: str) -> int:
-    """The process that works in the job's folder."""
+    """Waits for a process whose working folder is the job's folder, and returns its pid."""
     folder = str(lasting.start.artifacts / "jobs" / job)
 
     def found() -> list[int]:
@@ -57,7 +57,7 @@ def test_a_job_trains_and_reports_its_events(lasting: Lasting) -> None:
     assert (done["ending"], done["reason"], done["error"]) == ("finished", "completed", None)
     assert done["result"]["steps"] == 20
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    # What it uses is told by a clock of its own, and on a busy machine before training has begun.
+    # Usage of the system is reported on its own schedule, on a busy machine even before training begins.
     assert next(event for event in events if event["kind"] != "system")["data"] == {"state": "running"}
     assert [event["step"] for event in events if "loss" in event["data"]] == [5, 10, 15, 20]
     assert [event["data"]["step"] for event in events if event["kind"] == "progress"][-1] == 20
@@ -82,7 +82,7 @@ def test_evaluations_and_checkpoints_are_reported(lasting: Lasting) -> None:
     folders = {event["data"]["path"] for event in saved}
     gone = {path for event in saved for path in event["data"]["deleted"]}
     assert {path for path in folders if not (lasting.start.artifacts / path).exists()} == gone
-    # The newest, and the one that SQL had known when the newest was saved.
+    # Kept are the newest checkpoint, and the one that was in SQL when the newest was saved.
     assert len(folders - gone) == 2
     assert done["had_checkpoint"] is True
     folder = lasting.start.artifacts / saved[-1]["data"]["path"]
@@ -127,7 +127,7 @@ def test_a_command_sent_100_times_is_done_once_and_applies_to_later_attempts(las
     done = lasting.control.await_kind(job, "do")
     saved = lasting.control.await_kind(job, "checkpoint")
     [claim] = [entry.claim for (item, _), entry in lasting.control.granted.items() if item == job]
-    until(lambda: lasting.control.beats[claim].last_command == 7, what="its beat says that training has it")
+    until(lambda: lasting.control.beats[claim].last_command == 7, what="training has confirmed the command")
     lasting.control.stop(job, "pause", "graceful")
     lasting.control.done(job)
     lasting.control.stops.clear()
@@ -159,7 +159,7 @@ def test_a_kill_ends_training_at_once(lasting: Lasting) -> None:
 
     lasting.control.stop(job, "cancel", "kill")
 
-    # A stop that is not at once has a minute.
+    # A graceful stop could take a minute.
     done = lasting.control.done(job, within=20)
     assert (done["ending"], done["stop"]) == ("stopped", "cancel")
     assert not is_alive(pid)
@@ -286,7 +286,7 @@ def test_an_unreadable_journal_does_not_stop_the_heartbeats_of_a_node(
 
 
 def test_rotation_keeps_the_newest_checkpoint_that_was_acknowledged(lasting: Lasting) -> None:
-    """Otherwise a node that dies with unreported checkpoints leaves a job with nothing to continue from."""
+    """Otherwise a job could not continue after its node died with unreported checkpoints."""
     control, root = lasting.control, lasting.start.artifacts
     rotating = {**ENDLESS, "save_strategy": "steps", "save_steps": 5, "save_total_limit": 1}
     job = lasting.submit(data=SLOW, training=rotating)
@@ -298,7 +298,7 @@ def test_rotation_keeps_the_newest_checkpoint_that_was_acknowledged(lasting: Las
     control.pauses.set()
     try:
         names = control.of(job, "checkpoint")[-1]
-        until(lambda: saved()[-1] >= names["step"] + 30, within=20, what="training saves on while nobody hears of it")
+        until(lambda: saved()[-1] >= names["step"] + 30, within=20, what="training saves while control is paused")
         names = control.of(job, "checkpoint")[-1]
         left, is_there = saved(), (root / names["data"]["path"] / "manifest.json").exists()
     finally:

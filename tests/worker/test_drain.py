@@ -47,7 +47,7 @@ def test_sigterm_saves_a_checkpoint_of_every_job_and_ends_the_node(
     for job in jobs:
         drained(control, job)
     assert control.nodes[node.node].draining is True
-    until(lambda: not any(map(is_alive, everyone)), within=20, what="everyone is gone")
+    until(lambda: not any(map(is_alive, everyone)), within=20, what="all processes of the node have ended")
     assert not list(start_node.journals.iterdir())
 
 
@@ -64,7 +64,7 @@ def test_a_drain_without_redis_saves_and_is_reported_at_the_next_start(
     assert len(list(start_node.journals.iterdir())) == 1
     redis.start()
     start_node()
-    until(lambda: control.of(job, "done"), within=30, what="the next start has told how it ended")
+    until(lambda: control.of(job, "done"), within=30, what="the end is reported after the next start")
     drained(control, job)
 
 
@@ -86,7 +86,7 @@ def test_a_node_drained_by_control_keeps_running_and_takes_no_job(
     control.drains = True
 
     drained(control, job)
-    until(lambda: control.nodes[node.node].draining, what="it says so")
+    until(lambda: control.nodes[node.node].draining, what="the node reports that it drains")
     assert worker.is_running
     late = control.submit(node, **LONG)
     numbers = control.nodes[node.node].number
@@ -95,6 +95,6 @@ def test_a_node_drained_by_control_keeps_running_and_takes_no_job(
 
     control.drains = False
 
-    until(lambda: not control.nodes[node.node].draining, what="it is taken back")
+    until(lambda: not control.nodes[node.node].draining, what="the node reports that it no longer drains")
     control.send_start_message(node.node, late, 1)
     control.await_kind(late, "log")

@@ -79,7 +79,7 @@ def test_building_an_extension_is_not_a_stall_and_happens_once(
 
     building = submit("ours")
     note = node.control.await_kind(building, "note")
-    # It builds until the control, which began after it, is stalled.
+    # The build must last until the job with the same wait, which was submitted later, counts as stalled.
     control = submit("theirs", with_torchs_baton=True)
     assert node.control.done(control, within=60)["reason"] == "stalled"
     assert "builds an extension" in note["data"]["message"]
@@ -156,7 +156,7 @@ def test_a_build_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
-    assert not FileBaton(path).try_acquire(), "torch's would wait for ever"
+    assert not FileBaton(path).try_acquire(), "torch's own lock would wait for ever"
     build_lock = BuildLock(path)
     assert build_lock.try_acquire()
     build_lock.release()
@@ -175,7 +175,7 @@ def test_attempts_that_build_the_same_extension_wait_for_each_other(tmp_path: Pa
 
     thread = threading.Thread(target=follow)
     thread.start()
-    until(lambda: "FLOCK" in waiting_locks(), within=10, what="the second one waits")
+    until(lambda: "FLOCK" in waiting_locks(), within=10, what="the second lock waits")
     order.append("first")
     first.release()
     thread.join(60)
@@ -194,6 +194,6 @@ def test_a_build_suspends_the_stall_limit_for_a_limited_time(monkeypatch: pytest
 
     telling = BuildReporter(lambda: ticks.append(None), notes.append, every=0.001)
 
-    until(lambda: not telling._thread.is_alive(), within=10, what="it has said all")
+    until(lambda: not telling._thread.is_alive(), within=10, what="the reporter has sent all notes")
     assert (len(notes), ticks) == (1, [])
     telling.end()

@@ -30,7 +30,7 @@ print([str(torch.cuda.get_device_properties(n).uuid) for n in range(torch.cuda.d
 
 
 def seen_with(gpus: list[str], folder: Path) -> str:
-    """Returns what torch sees in a process that was prepared as training is."""
+    """Returns the GPUs that torch sees in a process that was prepared like a training process."""
     order = Order(
         job=new_job_id(), attempt=1, fence=Fence(1), claim=ClaimId("claim"), spec=make_spec().as_json(), gpus=gpus,
         checkpoints=[], artifacts=folder, data=folder, models=folder, threads=1,
@@ -63,7 +63,7 @@ def test_a_visible_device_that_the_machine_does_not_have_stops_the_node() -> Non
 def test_an_attempt_sees_exactly_the_gpu_that_it_was_granted(tmp_path: Path) -> None:
     cards = inventory("")
 
-    assert cards, "NVML names no GPU here"
+    assert cards, "NVML lists no GPU on this machine"
     for card in cards:
         assert seen_with([card.uuid], tmp_path) == str([card.uuid.removeprefix("GPU-")])
 

@@ -39,7 +39,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
 
 @pytest.fixture
 def hub(there: HubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """An empty hub, which this process's children would ask. It holds nothing back when a test is over."""
+    """Yields an empty hub that child processes of this test use. Held answers are released after the test."""
     for kind in ("models", "datasets"):
         if (there.folder / kind).exists():
             there.drop(kind)
@@ -57,7 +57,7 @@ def store() -> Iterator[FileServer]:
 
 
 class Attempt:
-    """An attempt on a node with a cache of its own."""
+    """An attempt on a node that has its own cache."""
 
     def __init__(
         self,
@@ -85,14 +85,14 @@ class Attempt:
         self.hub.fetch()
 
     def ended(self) -> Attempt:
-        until(lambda: self.hub.is_idle, within=60, what="it has fetched, or given up")
+        until(lambda: self.hub.is_idle, within=60, what="the fetch has ended or failed")
         while not self.hub.events.empty():
             self.notes.append(self.hub.events.get()["data"])
         return self
 
     @property
     def verdict(self) -> tuple[str, str, str]:
-        """(reason, code, what a user reads)."""
+        """Returns the reason, the error code, and the text for the user."""
         failure = self.ended().hub.failure
         assert failure is not None
         reason, error = outcome.of_exception(failure)
@@ -114,7 +114,7 @@ Make = Callable[..., Attempt]
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Iterator[Make]:
-    """`attempt(2, node="other", model=…)`, of one job."""
+    """Yields a function that makes attempts of one job: `attempt(2, node="other", model=…)`."""
     job, made = new_job_id(), list[Attempt]()
 
     def make(
@@ -169,12 +169,12 @@ def test_later_attempts_use_the_commit_of_the_first_without_a_request(
 
     assert attempt(2, node="another").commit == first
     hub.drop("models/me/tiny")
-    # On a node that has it nobody is asked.
+    # A node that has the commit sends no request to the hub.
     again = attempt(3).ended()
     assert again.commit == first
     assert [note["code"] for note in again.notes] == ["hub_fetched"]
 
-    # The control: without the record the job would go on with another model.
+    # Counter-check: without the record, the job would continue with another model.
     hub.push("models/me/tiny", FILES)
     hub.push("models/me/tiny", FILES)
     monkeypatch.setattr(FetchThread, "_read", lambda self, attempt: None)
@@ -186,7 +186,7 @@ def test_a_second_node_waits_for_the_commit_of_the_first(hub: HubServer, attempt
     hub.hold()
     second = attempt(1, node="second", source=1)
     first = attempt(1)
-    until(lambda: hub.is_holding, within=30, what="the first one fetches")
+    until(lambda: hub.is_holding, within=30, what="the first node fetches")
     hub.push("models/me/tiny", {**FILES, "config.json": b"[]"})
     hub.release()
 
@@ -253,7 +253,7 @@ def test_an_attempt_waits_for_an_unreachable_hub_and_then_fails_to_be_retried(
     commit = hub.push("models/me/tiny", FILES)
     hub.go_away()
     waits = attempt()
-    until(lambda: not waits.hub.events.empty(), within=60, what="it says that it waits")
+    until(lambda: not waits.hub.events.empty(), within=60, what="the attempt reports that it waits")
     hub.come_back()
     assert waits.commit == commit
     assert waits.notes[0]["code"] == "hub_unreachable"
@@ -277,14 +277,14 @@ def test_files_fetched_by_root_are_readable_by_the_training_user(hub: HubServer,
         os.umask(before)
 
     def closed(top: Path) -> list[Path]:
-        # Beside what is named lies what huggingface_hub keeps for itself.
+        # The cache also has folders of huggingface_hub's own.
         paths = [path for path in top.rglob("*") if not {".locks", "trees"} & set(path.parts)]
         return [path for path in paths if ~path.stat().st_mode & (0o005 if path.is_dir() else 0o004)]
 
     assert closed(tmp_path / "one") == []
     folders = [path for path in (tmp_path / "store").rglob("*") if path.is_dir()]
     assert [folder for folder in folders if not folder.stat().st_mode & 0o001] == []
-    # The control: where training has the node's own rights, its umask counts.
+    # Counter-check: if training runs as the node's own user, the umask applies.
     assert own.commit == got.commit
     assert closed(tmp_path / "own")
 
@@ -312,11 +312,11 @@ def test_a_cancelled_fetch_leaves_no_process(hub: HubServer, attempt: Make) -> N
     hub.hold()
     others = set(children(os.getpid()))
     got = attempt()
-    until(lambda: hub.is_holding, within=30, what="it fetches")
+    until(lambda: hub.is_holding, within=30, what="the attempt fetches")
 
     got.hub.close()
 
-    until(lambda: got.hub.is_idle and not set(children(os.getpid())) - others, within=30, what="what fetched is gone")
+    until(lambda: got.hub.is_idle and not set(children(os.getpid())) - others, within=30, what="the fetch has ended")
     assert got.hub.failure is None
 
 

@@ -70,7 +70,7 @@ def test_a_journal_of_a_living_supervisor_cannot_be_reopened(tmp_path: Path) -> 
 def test_a_child_forked_while_a_journal_lock_is_checked_does_not_hold_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Celery's main thread forks its pool's processes, and the node's own thread looks after the journals."""
+    """Celery's main thread forks the processes of its pool while the node's thread checks the journals."""
     left = left_by_the_dead(Journal.create(tmp_path, name(), 10))
     left.close()
     lives, held = os.pipe()
@@ -195,7 +195,7 @@ def test_a_journal_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
             journal.append(events)
         rates.append(10_000 / (time.process_time() - started))
 
-    # In CPU time; even so, who shares a machine shares its caches.
+    # The rate is by CPU time, but other processes that share the caches still reduce it.
     assert max(rates) > 50_000 / at_ease(1), rates
 
 

@@ -18,7 +18,7 @@ from tests.worker.conftest import NodeStarter
 from tests.worker.fake_control import FakeControl
 
 LONG: dict[str, Any] = {
-    # One epoch: at the end of each its data workers would be others.
+    # A single long epoch, because each epoch has new data workers.
     "data": {"use": "toy/regression", "args": {"n": 100_000, "seconds_per_item": 0.002}},
     "training": {"max_steps": 100_000, "logging_steps": 1, "save_strategy": "no", "dataloader_num_workers": 2},
 }
@@ -33,7 +33,7 @@ def command(pid: int) -> str:
 
 
 def descendants(pid: int, folder: str) -> list[int]:
-    """Returns descendants whose working folder is in the folder. Others may end by themselves meanwhile."""
+    """Returns the descendants that work below this folder. Other descendants may end meanwhile."""
     result = []
     for child in children(pid):
         with suppress(OSError):
@@ -47,15 +47,15 @@ def three(pids: list[int]) -> list[int]:
 
 
 class Running:
-    """A job with two loader children, and who is who."""
+    """A running job with two loader children, and the pids of all its processes."""
 
     def __init__(self, worker: Process, control: FakeControl, node: NodeBeat, start: NodeStarter) -> None:
         self.worker, self.control = worker, control
         self.job = control.submit(node, **LONG)
         control.await_kind(self.job, "log", within=60)
         folder = str(start.artifacts / "jobs" / self.job)
-        # Training and its two loader children. A library may fork another one for a moment.
-        self.training = until(lambda: three(descendants(worker.pid, folder)), within=60, what="its loaders work")
+        # Training and its two loader children. A library may fork another process for a moment.
+        self.training = until(lambda: three(descendants(worker.pid, folder)), within=60, what="both loaders run")
         self.everyone = children(worker.pid)
         self.head = next(pid for pid in self.training if os.getpgid(pid) == pid)
         self.warm = next(
@@ -66,7 +66,7 @@ class Running:
 
     def _holders_of(self, folder: str) -> list[int]:
         def holds(pid: int) -> bool:
-            # It opens and closes others while we look, and may be one that ends: who describes the components does.
+            # The process may close the descriptor meanwhile, or end, like the process that describes the components.
             with suppress(FileNotFoundError):
                 for fd in Path(f"/proc/{pid}/fd").iterdir():
                     with suppress(FileNotFoundError):
@@ -78,7 +78,7 @@ class Running:
 
     def all_gone(self, pids: list[int]) -> None:
         # torch ends data workers by itself after five seconds.
-        until(lambda: not any(map(is_alive, pids)), within=3, what="everyone is gone")
+        until(lambda: not any(map(is_alive, pids)), within=3, what="all processes have ended")
 
 
 @pytest.fixture
@@ -113,8 +113,8 @@ def test_a_killed_supervisor_is_reported_and_its_training_ends(running: Running,
 
     running.all_gone([*running.training, running.supervisor])
     beats = control.nodes[control.node().node].number
-    until(lambda: control.nodes[control.node().node].number > beats + 1, what="the node beats on")
-    until(lambda: control.nodes[control.node().node].running == [], what="it runs nothing")
+    until(lambda: control.nodes[control.node().node].number > beats + 1, what="the node still sends heartbeats")
+    until(lambda: control.nodes[control.node().node].running == [], what="the node reports no running attempt")
     assert control.of(running.job, "done") == []
     seqs = [event["seq"] for event in control.of(running.job)]
     assert seqs == list(range(1, len(seqs) + 1))
@@ -132,7 +132,7 @@ def test_a_warm_parent_works_after_two_supervisors_and_trainings_were_killed(
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
-    # It hears of all four deaths in one turn of its loop.
+    # The warm parent handles all four ends in one turn of its loop.
     os.kill(warm, signal.SIGCONT)
 
     for running_job in running:
@@ -161,32 +161,32 @@ def test_a_second_worker_in_the_same_folder_refuses_to_start(start_node: NodeSta
 
 
 def pool(worker: Process) -> list[int]:
-    """Celery's pool processes: children of the parent that were not exec'd into something else."""
+    """Returns the pids of Celery's pool processes, which are the children that run the parent's own program."""
     return [pid for pid in children(worker.pid) if command(pid) == command(worker.pid)]
 
 
 def standing_pool(worker: Process, control: FakeControl) -> list[int]:
     """Returns the pool processes without children that are about to run another program.
 
-    The parent stands still until such a child has begun its program, so a test that stops the child stops the node.
+    The parent blocks until such a child has started its program, so a test that stops the child stops the node.
     """
     node = control.node().node
     seen, beats = pool(worker), control.nodes[node].number
-    worker.until(lambda: control.nodes[node].number > beats + 1, within=10, what="the node beats")
+    worker.until(lambda: control.nodes[node].number > beats + 1, within=10, what="the node sends heartbeats")
     return [pid for pid in pool(worker) if pid in seen]
 
 
 def test_an_idle_node_that_consumes_no_messages_restarts(start_node: NodeStarter, control: FakeControl) -> None:
     worker = start_node()
     node = control.node()
-    until(lambda: control.nodes[node.node].consuming, what="it consumes")
+    until(lambda: control.nodes[node.node].consuming, what="the node consumes messages")
 
     for pid in standing_pool(worker, control):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
 
-    until(lambda: not control.nodes[node.node].consuming, within=15, what="it says that it does not consume")
-    until(lambda: control.nodes[node.node].boot != node.boot, within=40, what="it has started anew")
+    until(lambda: not control.nodes[node.node].consuming, within=15, what="the node reports that it does not consume")
+    until(lambda: control.nodes[node.node].boot != node.boot, within=40, what="the node has restarted")
     assert worker.is_running
     job = control.submit(control.nodes[node.node], training={"max_steps": 3, "save_strategy": "no"})
     assert control.done(job, within=60)["ending"] == "finished"
@@ -197,13 +197,13 @@ def test_a_pool_process_killed_right_after_its_start_is_replaced(
 ) -> None:
     redis.freeze()
     worker = start_node()
-    until(lambda: len(pool(worker)) == 2, within=60, what="the pool is there, and waits for Redis")
+    until(lambda: len(pool(worker)) == 2, within=60, what="the pool has started and waits for Redis")
 
     os.kill(pool(worker)[-1], signal.SIGKILL)
     redis.thaw()
 
     job = control.submit(control.node(), training={"max_steps": 3, "save_strategy": "no"})
-    worker.until(lambda: control.of(job, "done"), within=60, what="it runs a job")
+    worker.until(lambda: control.of(job, "done"), within=60, what="the node has run a job")
 
 
 def test_a_node_that_is_claiming_an_attempt_does_not_restart(start_node: NodeStarter, control: FakeControl) -> None:
@@ -232,7 +232,7 @@ def test_a_node_with_a_running_attempt_does_not_restart(running: Running, contro
         if pid != running.supervisor:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
-    until(lambda: not control.nodes[node.node].consuming, within=15, what="it says that it does not consume")
+    until(lambda: not control.nodes[node.node].consuming, within=15, what="the node reports that it does not consume")
     beats = control.nodes[node.node].number
 
     what = "the time for a new start has passed"

@@ -54,7 +54,7 @@ def test_a_link_blocked_by_a_frozen_redis_leaks_no_descriptor(
     before = descriptors()
     client, wake = connect(redis.url), os.eventfd(0, os.EFD_NONBLOCK)
     link = ControlLink(client, grant, journal, wake)
-    # Frozen before the first command: a reply on its way would let the link go on.
+    # Redis is frozen before the first command, because the link would continue after a late reply.
     redis.freeze()
     link.start()
     until(lambda: "read_response" in stack_of(link), what="the link waits for a reply of Redis")
@@ -66,7 +66,7 @@ def test_a_link_blocked_by_a_frozen_redis_leaks_no_descriptor(
     link.join(60)
     client.close()
 
-    until(lambda: descriptors() <= before, what="nothing that it opened is open")
+    until(lambda: descriptors() <= before, what="the link has closed all descriptors")
 
 
 def stack_of(thread: Any) -> list[str]:
@@ -94,7 +94,7 @@ def test_a_service_restored_to_an_earlier_watermark_gets_the_missing_events(
 
     assert sent() == [9, 10]
     assert sent() == []
-    until(lambda: sent() == [4, 5, 6, 7, 8, 9, 10], what="it goes by the earlier mark")
+    until(lambda: sent() == [4, 5, 6, 7, 8, 9, 10], what="events after the earlier watermark are sent again")
 
 
 def test_unreadable_and_unsent_journals_are_deleted_after_a_week(redis: RedisServer, tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ def test_the_link_of_a_hung_supervisor_stops_its_heartbeats(redis: RedisServer, 
 
     def beats(more: int) -> None:
         names = client.llen(keys.INBOX)
-        until(lambda: client.llen(keys.INBOX) >= names + more, what=f"it beats {more} times")
+        until(lambda: client.llen(keys.INBOX) >= names + more, what=f"the link sends {more} heartbeats")
 
     beats(round(3 * HUNG_SECONDS / 0.1))
     process.signal(signal.SIGSTOP)
     thaw_at = time.monotonic() + 2 * HUNG_SECONDS
-    until(lambda: time.monotonic() > thaw_at, within=60, what="it was frozen for longer than a loop may hang")
+    until(lambda: time.monotonic() > thaw_at, within=60, what="the process was frozen for longer than a loop may hang")
     process.signal(signal.SIGCONT)
     beats(round(3 * HUNG_SECONDS / 0.1))
 

@@ -13,7 +13,7 @@ from worker.node.canary import no_restart, restart_if_idle
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Node]:
-    """Starts a node as if the process before had ended, without asking for its lock."""
+    """Returns a function that starts a node without its lock, as if the previous process had ended."""
     monkeypatch.setattr("worker.identity._lock", lambda _: True)
     return lambda: claim_node(tmp_path, 1)
 

@@ -23,10 +23,10 @@ from worker.attempt.training_processes import Training
 
 
 class Stage:
-    """`say`, `prints` and `exits` are a rank's; `turn` lets the supervisor's side see it."""
+    """Plays the ranks and the warm parent of a supervisor. `turn` lets the supervisor handle what they have sent."""
 
     def __init__(self, folder: Path, world: int, first: int = 0) -> None:
-        """`world` ranks on this node, the first of which is `first`."""
+        """Starts `world` ranks on this node. The number of the first rank is `first`."""
         self.told: list[dict[str, Any]] = []
         self._selector = selectors.DefaultSelector()
         self._listening = launch.listen(folder)
@@ -224,4 +224,4 @@ def test_errors_of_ranks_that_are_being_killed_are_not_the_reason(stage: Stage) 
     stage.exits(1, -15)
 
     assert stage.training.failed is None
-    assert stage.training._stop_byte[TERMINATED_AT] == 1, "ranks can see that they were told to end"
+    assert stage.training._stop_byte[TERMINATED_AT] == 1, "ranks must be able to see that they must end"

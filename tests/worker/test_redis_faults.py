@@ -1,6 +1,6 @@
 """Events wait until they are acknowledged, and a journal that grows too long ends its attempt.
 
-tests/faults/test_redis.py has a Redis that dies, freezes and forgets.
+`tests/faults/test_redis.py` tests a Redis that dies, freezes or loses its data.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def test_a_journal_without_an_acknowledgement_stays(lasting: Lasting) -> None:
     assert [running_job.job for running_job in control.nodes[lasting.node.node].running] == [job]
     control.acknowledges = True
 
-    until(lambda: not list(lasting.start.journals.iterdir()), within=15, what="acknowledged, and gone")
-    until(lambda: control.nodes[lasting.node.node].running == [], what="the node says that it runs nothing")
+    until(lambda: not list(lasting.start.journals.iterdir()), within=15, what="the acknowledged journal is deleted")
+    until(lambda: control.nodes[lasting.node.node].running == [], what="the node reports no running attempt")
 
 
 def test_canary_messages_are_not_logged(lasting: Lasting) -> None:

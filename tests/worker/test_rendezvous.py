@@ -41,7 +41,7 @@ def test_the_rendezvous_is_at_the_first_node_once_all_nodes_have_claimed() -> No
             assert place.interface == "lo"
             assert place.listening is claimed
             socket.create_connection((place.host, place.port)).close()
-        # Nobody but the first rank keeps it open.
+        # The supervisor has closed its socket, and only the first rank would keep the address open.
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(host_and_port(there))
 

@@ -59,7 +59,7 @@ def settled(home: Path, *before: str, **settings: str) -> dict[str, Any]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Yields a home that every user can reach by open ways, and without them root alone."""
+    """Returns a home that other users can reach only after `open_ways` has opened its parent folders."""
     tmp_path.chmod(0o755)
     return tmp_path / "home"
 
@@ -222,7 +222,7 @@ def test_two_attempts_never_hold_the_same_user(tmp_path: Path) -> None:
     assert first is not None
     assert second is not None
     assert first.user != second.user
-    assert reserve_user(USERS, tmp_path, JOB, 1, nodes=1) is None, "the upper half is for jobs on several nodes"
+    assert reserve_user(USERS, tmp_path, JOB, 1, nodes=1) is None, "the upper half is for jobs on several nodes only"
 
     os.close(first.lock)
 
@@ -237,7 +237,7 @@ def test_the_nodes_of_one_job_agree_on_its_user(tmp_path: Path) -> None:
     held = [reserve_user(USERS, tmp_path / str(node), JOB, 1, nodes=2) for node in range(2)]
 
     assert len({entry.user.uid for entry in held if entry is not None}) == 1
-    assert reserve_user(USERS, tmp_path / "0", JOB, 1, nodes=2) is None, "it is taken on this machine"
+    assert reserve_user(USERS, tmp_path / "0", JOB, 1, nodes=2) is None, "the user is already reserved on this machine"
     for item in held:
         assert item is not None
         os.close(item.lock)

@@ -46,7 +46,7 @@ class Linked:
 
     def answer(self, name: str) -> AnswerPiece:
         popped: Any = self.client.blpop([keys.serving_answer(name)], timeout=60)
-        assert popped is not None, f"no piece came for {name}"
+        assert popped is not None, f"no answer arrived for {name}"
         return AnswerPiece.model_validate_json(popped[1])
 
     def end_process(self) -> None:
@@ -167,5 +167,5 @@ def test_a_session_serves_requests_again_after_redis_has_lost_its_data(linked: L
             return False
         return True
 
-    until(asks_again, within=20, what="Redis is back")
+    until(asks_again, within=20, what="Redis accepts requests again")
     assert linked.taken()["id"] == "b"

@@ -42,7 +42,7 @@ def store(s3: S3Server) -> RemoteStore:
 
 
 class Attempt:
-    """An attempt on a node of its own, with a folder that no other node sees."""
+    """An attempt on its own node, whose folder no other node can read."""
 
     def __init__(
         self,
@@ -77,19 +77,19 @@ class Attempt:
         return {"kind": "checkpoint", "at": "now", "step": step, "data": data}
 
     def send(self, *events: JSON) -> list[JSON]:
-        """Returns the events that were reported once everything was sent."""
+        """Uploads checkpoints of these events, and returns all events that were reported."""
         assert self.shipping.hold_checkpoints(list(events)) == [
             event for event in events if event["kind"] != "checkpoint"
         ]
         return self.settled()
 
     def heard_of(self, *events: JSON) -> list[JSON]:
-        """The checkpoints that somebody has heard of, once all of it was sent."""
+        """Uploads checkpoints of these events, and returns the events that were passed on at once or later."""
         passed = self.shipping.hold_checkpoints(list(events))
         return [*passed, *(event for event in self.settled() if event["kind"] == "checkpoint" and event not in passed)]
 
     def leaves(self, written: dict[str, str], *, is_lost: bool = False) -> None:
-        """A script has written these, and its node hands in what there is; or is lost before it has."""
+        """Writes files as a script does. Uploads them as the node does, unless the node is lost before."""
         for name, text in written.items():
             (self.files.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.files.folder / name).write_text(text)
@@ -98,7 +98,7 @@ class Attempt:
             self.settled()
 
     def is_gone(self) -> None:
-        """Waits until the shipping has ended, with its thread."""
+        """Closes the upload, and waits until its thread has ended."""
         self.shipping.close()
         if (thread := self.shipping._thread) is not None:
             thread.join(300)
@@ -108,12 +108,12 @@ class Attempt:
         self.settled()
 
     def has(self) -> dict[str, str]:
-        """Returns the files with which the attempt's folder begins."""
+        """Returns the contents of all files in the attempt's folder."""
         result = (path for path in sorted(self.files.folder.rglob("*")) if path.is_file())
         return {str(path.relative_to(self.files.folder)): path.read_text() for path in result}
 
     def settled(self) -> list[JSON]:
-        until(lambda: self.shipping.is_idle, within=30, what="all of it was sent, or given up")
+        until(lambda: self.shipping.is_idle, within=30, what="all uploads have ended or failed")
         assert self.shipping.failure is None
         return self.heard()
 
@@ -126,7 +126,7 @@ class Attempt:
         return any(message["data"].get("code") == code for message in self.heard())
 
     def begins(self) -> StartingPoint | None:
-        """Returns the beginning that training finds in the fetched files."""
+        """Fetches files, and returns the starting point that training finds in them."""
         self.shipping.fetch()
         self.settled()
         self.found: list[str] = []
@@ -148,7 +148,7 @@ Make = Callable[..., Attempt]
 
 @pytest.fixture
 def attempt(store: RemoteStore, tmp_path: Path) -> Iterator[Make]:
-    """`attempt(2, *offers)`, of one job."""
+    """Yields a function that makes attempts of one job: `attempt(2, *offers)`."""
     job, made = new_job_id(), list[Attempt]()
 
     def make(number: int, *saved: CheckpointOffer, **spec: Any) -> Attempt:
@@ -188,8 +188,8 @@ def test_an_attempt_starts_from_a_checkpoint_of_another_node(attempt: Make, stor
 
     assert began == StartingPoint(str(second.root / events[1]["data"]["path"]), is_own=True)
     assert (Path(began.folder) / "deep" / "model.safetensors").read_text() == "weights"
-    assert (Path(began.folder).parent / RECORD).exists(), "what its data looked like comes with it"
-    assert not (second.root / events[0]["data"]["path"]).exists(), "one is enough"
+    assert (Path(began.folder).parent / RECORD).exists(), "the fingerprint of the data must be fetched, too"
+    assert not (second.root / events[0]["data"]["path"]).exists(), "only the newest checkpoint must be fetched"
 
 
 def test_an_adapter_of_another_job_is_fetched_once_for_a_session(
@@ -204,21 +204,21 @@ def test_an_adapter_of_another_job_is_fetched_once_for_a_session(
     assert session.shipping.fetch_adapter(adapter).wait(30)
     fetched = session.root / offer.path
     assert (fetched / "deep" / "model.safetensors").read_text() == "weights"
-    monkeypatch.setattr(RemoteStore, "read", lambda store, path: pytest.fail("it reads the store for each request"))
+    monkeypatch.setattr(RemoteStore, "read", lambda store, path: pytest.fail("the adapter is fetched again"))
     assert session.shipping.fetch_adapter(adapter).wait(30)
     missing = adapter.model_copy(update={"id": new_checkpoint_id(), "path": "jobs/none/1/checkpoint-1"})
     monkeypatch.undo()
-    assert session.shipping.fetch_adapter(missing).wait(30), "the process reports what is missing"
+    assert session.shipping.fetch_adapter(missing).wait(30), "a missing adapter is reported by the process"
     assert session.settled() == []
 
 
 def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, store: RemoteStore, s3: S3Server) -> None:
-    """Training rotates meanwhile, and loses no checkpoint that it reports later."""
+    """Training rotates its checkpoints during the outage. A checkpoint that is reported later is in the store."""
     first = attempt(1)
     events = [first.save(10), first.save(20), first.save(30)]
     with s3.away():
         assert first.shipping.hold_checkpoints(events) == []
-        until(lambda: first.hears("store_away"), within=20, what="it is said that the store is away")
+        until(lambda: first.hears("store_away"), within=20, what="the outage of the store is reported")
         assert [message["kind"] for message in first.told] == ["note"]
         newest = files.Checkpoint(first.files.folder / "checkpoint-30", 30, bytes=0, manifest_sha256="")
         files.rotate(first.files.folder, 1, newest, set())
@@ -226,7 +226,7 @@ def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, sto
 
     report = [event for event in first.settled() if event["kind"] == "checkpoint"]
 
-    assert [item["step"] for item in report] == [10, 30], "what was let go of while it waited is passed over"
+    assert [item["step"] for item in report] == [10, 30], "a checkpoint deleted before its upload is not reported"
     assert first.hears("store_back")
     assert [_names(store, event) for event in events] == [
         sorted(["manifest.json", *NAMES]),
@@ -284,7 +284,7 @@ def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
 
 
 def _got_anyhow(self: ArtifactSync, offer: CheckpointOffer) -> bool:
-    """Takes whatever exists of the newest checkpoint for all of it."""
+    """Fetches all existing files of a checkpoint without checking that it is complete."""
     for file in self._store.files(offer.path):
         self._fetch_file(f"{offer.path}/{file.path}")
     return True
@@ -308,7 +308,7 @@ def test_an_attempt_waits_for_its_store_if_the_bucket_is_empty(
             second.begins()
         return
     second.shipping.fetch()
-    until(lambda: second.hears("store_away"), within=20, what="it is said that this is not the store")
+    until(lambda: second.hears("store_away"), within=20, what="the wrong store is reported")
     second.shipping._store = store
     second.settled()
 
@@ -397,13 +397,13 @@ def test_a_script_starts_with_the_files_of_its_previous_attempt(attempt: Make) -
     second.fetches()
 
     kept = {"state/step", "outputs/curve", *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"])}
-    assert second.has().keys() == kept, "a Trainer of its own has told nobody of its checkpoints"
+    assert second.has().keys() == kept, "checkpoints that the script does not report are uploaded, too"
 
 
 def test_each_file_of_a_script_is_uploaded_once(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The outputs are hard links to the script's files, and a reported checkpoint is one of its folders."""
+    """The outputs are hard links to the script's files, and a reported checkpoint is a folder of the script."""
     keys: list[str] = []
     put = RemoteStore.put
     monkeypatch.setattr(RemoteStore, "put", lambda self, file, key: (keys.append(key), put(self, file, key)))
@@ -424,7 +424,7 @@ def test_each_file_of_a_script_is_uploaded_once(
 
 
 def test_each_node_of_a_script_starts_with_the_files_of_all_nodes(attempt: Make, store: RemoteStore) -> None:
-    """If two nodes wrote one path, the first one's file stays. Outputs have one file of each name."""
+    """If two nodes wrote the same path, the file of the first node is kept. Outputs have one file of each name."""
     first, other = (attempt(1, source=source, nodes=2, **SCRIPT) for source in (0, 1))
     first.leaves({"state/step": "10", "log": "first", "outputs/curve": "first"})
     other.leaves({"state/rng-1": "10", "log": "other", "outputs/other": "other"})
@@ -456,4 +456,4 @@ def test_the_best_checkpoint_is_fetched_too_if_it_will_be_loaded(attempt: Make, 
     shutil.rmtree(first.root)
     assert second.files.here(names) == str(second.root / best["data"]["path"])
     assert (Path(second.files.here(names)) / NAMES[0]).read_text() == "better"
-    assert third.files.here(names) == names, "nobody asked for it"
+    assert third.files.here(names) == names, "the best checkpoint must not be fetched if it will not be loaded"

@@ -23,7 +23,7 @@ from worker.attempt.training_processes import Training
 
 
 class Line:
-    """The supervisor's end of what a training process has: commands go in, events come out."""
+    """The supervisor's end of a training process, which sends commands and reads events."""
 
     def __init__(self) -> None:
         self.training = Training(selectors.DefaultSelector(), lambda events: None)
@@ -46,7 +46,7 @@ class Line:
 
 @pytest.fixture
 def new_line() -> Iterator[Callable[[], Line]]:
-    """Each attempt has one of its own."""
+    """Yields a function that makes a line, because each attempt has a line of its own."""
     made: list[Line] = []
 
     def make() -> Line:
@@ -64,7 +64,7 @@ def line(new_line: Callable[[], Line]) -> Line:
 
 
 class AskIn(TrainerCallback):
-    """Sends an order while a step is being made."""
+    """Sends commands at the start of one step."""
 
     def __init__(self, line: Line, step: int, *commands: Command) -> None:
         self.line, self.step, self.commands = line, step, commands

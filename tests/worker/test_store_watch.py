@@ -60,4 +60,4 @@ def test_a_store_that_the_service_makes_after_the_node_has_started_is_noticed_so
 
     (tmp_path / layout.PROBE).touch()
 
-    until(lambda: watch.trouble is None, within=30, what="the store is there")
+    until(lambda: watch.trouble is None, within=30, what="the store is available again")

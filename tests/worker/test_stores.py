@@ -41,7 +41,7 @@ def stores(folder: Path, allowed: Allowed = HERE, most_bytes: int = 1000) -> Url
 def refused(made: UrlFiles, url: str) -> tuple[str, str]:
     with pytest.raises(FetchError) as error:
         made.fetch_newest(url)
-    assert not made.folder.exists() or not list(made.folder.iterdir()), "nothing of it is left"
+    assert not made.folder.exists() or not list(made.folder.iterdir()), "no part of a refused file must be kept"
     return error.value.failed.code, error.value.failed.message
 
 
@@ -99,7 +99,7 @@ def test_a_listed_host_that_resolves_to_a_private_address_is_refused(
     assert (code, store.asked) == ("store_refused", [])
     assert "127.0.0.1: not a public address" in message
 
-    # The control: without the look at the address it would be fetched.
+    # Counter-check: without the check of the address, the file would be fetched.
     monkeypatch.setattr(module, "require_allowed", lambda *_: None)
     assert stores(tmp_path, named).fetch_newest(url) == sha256(ROWS).hexdigest()
 
@@ -125,7 +125,7 @@ def test_a_redirect_is_checked_like_the_url(tmp_path: Path, store: FileServer, s
 def test_without_the_check_of_redirect_targets_a_redirect_is_followed(
     tmp_path: Path, store: FileServer, secret: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control shows that the same address works if it is listed."""
+    """This counter-check shows that only the check of the target refuses the redirect."""
     store.redirects["/rows.jsonl"] = f"{secret.url}/secret.jsonl"
     real = module.checked_target
     everything = Allowed.of("127.0.0.0/8")

@@ -87,7 +87,7 @@ def test_an_untraced_or_unsampled_job_sends_no_span(monkeypatch: pytest.MonkeyPa
 def test_without_an_endpoint_no_span_is_recorded_and_no_exporter_imported() -> None:
     assert type(Traces({}).of(granted(), "one", time.time_ns())) is Untraced
 
-    # Redis's client has a look at OpenTelemetry's metrics wherever they are installed.
+    # Redis's client imports OpenTelemetry's metrics if they are installed, so only these modules are checked.
     sends = "{'opentelemetry.exporter', 'opentelemetry.sdk.trace', 'worker.spans'}"
     look = f"import worker.node.tasks, sys; print({sends} & {{*sys.modules}})"
     outcome = subprocess.run(

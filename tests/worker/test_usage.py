@@ -22,7 +22,7 @@ def test_cpu_use_is_counted_per_process_even_if_a_pid_is_reused(monkeypatch: pyt
     monkeypatch.setattr(Usage, "_processes", lambda _: (dict(seen), 64.0))
     watched = Usage(7, [])
 
-    # A data worker has ended, and another one has come, under the same number.
+    # A data worker has ended, and a new one has the same pid.
     del seen[8, "1"]
     seen |= {(7, "1"): 4.0, (8, "2"): 0.5}
     clock[0] = 2.0

@@ -27,9 +27,9 @@ def lasting(make_lasting: Callable[..., Lasting]) -> Lasting:
 
 
 def warm_parent(lasting: Lasting) -> int:
-    # It calls itself so from its exec on; a training process is its fork and has the same command line.
+    # The warm parent has this command line from its exec on. Training processes are its forks and have it, too.
     for pid in children(lasting.process.pid):
-        # Another may end by itself while we look.
+        # Another child may end meanwhile.
         with suppress(OSError):
             if b"footplate.runtime.warm_parent" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
@@ -41,10 +41,10 @@ def test_a_warm_parent_has_one_thread_and_no_open_gpu_after_its_imports(lasting:
     warm = warm_parent(lasting)
 
     assert len(os.listdir(f"/proc/{warm}/task")) == 1
-    # It may just be closing what its last child was given.
+    # The warm parent may still be closing descriptors that it gave to its last child.
     links = until(
         lambda: [os.readlink(f"/proc/{warm}/fd/{fd}") for fd in os.listdir(f"/proc/{warm}/fd")],
-        what="its files",
+        what="the descriptors of the warm parent",
     )
     assert not [link for link in links if "nvidia" in link]
 
@@ -118,8 +118,8 @@ def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
     os.kill(old, 9)
 
     what = "its warm parent, which starts training, ended with exit code -9"
-    until(lambda: any(what in trouble for trouble in lasting.control.troubles), what="its beats say so")
-    until(lambda: warm_parent(lasting) != old, despite=(AssertionError, OSError), what="another one is there")
+    until(lambda: any(what in trouble for trouble in lasting.control.troubles), what="a heartbeat reports the end")
+    until(lambda: warm_parent(lasting) != old, despite=(AssertionError, OSError), what="a new warm parent runs")
     assert lasting.control.done(lasting.submit(**SHORT), within=60)["ending"] == "finished"
 
 
@@ -131,21 +131,21 @@ def test_a_node_that_cannot_import_training_reports_it_and_takes_no_work(
     process = start_node()
     node = control.node()
     why = "ImportError: half an installation"
-    process.until(lambda: why in (control.nodes[node.node].trouble or ""), what="its beats say why")
+    process.until(lambda: why in (control.nodes[node.node].trouble or ""), what="a heartbeat reports the cause")
 
     job = control.submit(node, **SHORT)
-    process.until(lambda: f"{job} attempt 1 is not claimed" in process.output, what="its start message is dropped")
+    process.until(lambda: f"{job} attempt 1 is not claimed" in process.output, what="the start message is dropped")
     assert not control.granted
     assert process.output.count("Traceback") == 1
 
     broken.unlink()
-    process.until(lambda: control.nodes[node.node].trouble is None, within=60, what="it is ready")
+    process.until(lambda: control.nodes[node.node].trouble is None, within=60, what="the node is ready")
     assert control.done(job, within=60)["ending"] == "finished"
     assert list(control.granted) == [(job, 1)]
 
 
 def only_listens(pid: int) -> bool:
-    """Returns True if the warm parent only listens, and none of its forks is left."""
+    """Returns True if the warm parent only listens, and all of its forks have ended."""
     links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
     return sum(link.startswith("socket:") for link in links) == 1 and not any("pidfd" in link for link in links)
 
@@ -153,12 +153,12 @@ def only_listens(pid: int) -> bool:
 def test_a_failed_fork_is_reported_and_ends_no_other_training(lasting: Lasting) -> None:
     pid = warm_parent(lasting)
     until(
-        lambda: lasting.control.nodes[lasting.node.node].catalogue_hash, within=60, what="it has described what is here"
+        lambda: lasting.control.nodes[lasting.node.node].catalogue_hash, within=60, what="the components are described"
     )
-    until(lambda: only_listens(pid), what="it only listens")
+    until(lambda: only_listens(pid), what="the warm parent only listens")
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    # Enough for the connection and the five that come with it, and not for the new process.
+    # Enough descriptors for the connection and the five that are sent over it, but not for the new process.
     limit = next(n for n in range(1000) if len(set(range(n)) - used) == 6)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limits[1]))
     try:
@@ -172,14 +172,14 @@ def test_a_failed_fork_is_reported_and_ends_no_other_training(lasting: Lasting) 
 
 
 def test_an_attempt_stopped_before_the_warm_parent_starts_it_is_not_a_crash(lasting: Lasting) -> None:
-    # A node whose warm parent still imports takes no work, and a stopped one would import for ever.
+    # A node takes no work while its warm parent imports, and a stopped warm parent would never finish its imports.
     until(lambda: lasting.control.nodes[lasting.node.node].trouble is None, within=60, what="the node is ready")
     pid = warm_parent(lasting)
     os.kill(pid, signal.SIGSTOP)
     try:
         job = lasting.submit(**SHORT)
-        until(lambda: (job, 1) in lasting.control.granted, what="it is granted")
-        until(lambda: lasting.control.granted[job, 1].claim in lasting.control.beats, what="its supervisor lives")
+        until(lambda: (job, 1) in lasting.control.granted, what="the attempt is granted")
+        until(lambda: lasting.control.granted[job, 1].claim in lasting.control.beats, what="the supervisor has started")
         lasting.control.stop(job, "cancel", mode="kill")
         done = lasting.control.done(job, within=10)
     finally:

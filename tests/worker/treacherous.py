@@ -1,6 +1,6 @@
 """A program with a data loader whose process ends as its argument says. It prints how the end is classified.
 
-A process of its own: torch raises what a dead data worker means from a signal handler, in whoever runs at that moment.
+It is a process of its own, because torch reports a dead data worker from a signal handler, which interrupts any code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if __name__ == "__main__":
     try:
         list(DataLoader(Treacherous(), batch_size=4, num_workers=1))
     except Exception as error:
-        # Or torch's handler raises once more, in the middle of this.
+        # Otherwise torch's handler could raise again during the next lines.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         verdict = of_exception(error)
         print(verdict.reason, verdict.error.code, verdict.error.message)
