@@ -39,11 +39,11 @@ class FakeWire(Wire):
         return answer
 
     @asynccontextmanager
-    async def open(self, request: httpx2.Request) -> AsyncIterator[FakeLine]:
-        line = self._next(request)
-        line.response.request = request
-        line.replies = self.replies
-        yield line
+    async def open(self, request: httpx2.Request) -> AsyncIterator[FakeAnswer]:
+        answer = self._next(request)
+        answer.response.request = request
+        answer.replies = self.replies
+        yield answer
 
     async def sleep(self, seconds: float) -> None:
         self.waited.append(seconds)
@@ -58,7 +58,7 @@ class FakeWire(Wire):
         return answer
 
 
-class FakeLine:
+class FakeAnswer:
     """An open answer that returns these chunks and then breaks."""
 
     def __init__(self, *chunks: bytes, status: int = 101, content_type: str = "") -> None:

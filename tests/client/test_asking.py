@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from footplate.sdk.waiting import BlockingWire, now
 from opentelemetry import context, trace
 
 from footplate.errors import (
@@ -24,6 +23,7 @@ from footplate.sdk.files import Remote, below, fetch
 from footplate.sdk.jobs import AsyncJob, AsyncJobs
 from footplate.sdk.models import JobInfo
 from footplate.sdk.request import ApiRequest, pause, send, send_json
+from footplate.sdk.wire import BlockingWire, now
 from tests.client.fake_wire import URL, FakeWire
 
 JOB = {

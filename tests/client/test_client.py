@@ -118,18 +118,18 @@ def test_the_list_of_jobs_goes_through_every_page(
 # Faults of the network -----------------------------------------------------------------------------------------------
 
 
-class Bad(httpx2.HTTPTransport):
-    """A transport to the real service that lets `spoil` change requests and answers."""
+class FaultyTransport(httpx2.HTTPTransport):
+    """A transport to the real service that lets `handle` change requests and answers."""
 
-    def __init__(self, spoil: Callable[[httpx2.Request, Callable[[], httpx2.Response]], httpx2.Response]) -> None:
+    def __init__(self, handle: Callable[[httpx2.Request, Callable[[], httpx2.Response]], httpx2.Response]) -> None:
         super().__init__()
-        self._spoil = spoil
+        self._handle = handle
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        return self._spoil(request, lambda: super(Bad, self).handle_request(request))
+        return self._handle(request, lambda: super(FaultyTransport, self).handle_request(request))
 
 
-class Cut(httpx2.SyncByteStream):
+class CutStream(httpx2.SyncByteStream):
     """Yields the first bytes of an answer, and then fails."""
 
     def __init__(self, whole: Any, length: int) -> None:
@@ -149,7 +149,7 @@ def test_the_client_uses_server_sent_events_if_a_proxy_removes_upgrades(standing
             request.headers.pop(name, None)
         return go_on()
 
-    with Client(standing.url, transport=Bad(no_upgrades)) as client:
+    with Client(standing.url, transport=FaultyTransport(no_upgrades)) as client:
         job = client.jobs.create(SHORT_TOY)
         seen = [event.no for event in job.events()]
         job.wait(timeout=PATIENCE)
@@ -157,7 +157,7 @@ def test_the_client_uses_server_sent_events_if_a_proxy_removes_upgrades(standing
     assert seen == [event["no"] for event in standing.events(job.id)]
 
 
-class Listening:
+class WebsocketCounter:
     """Counts websockets, pings and pongs, and calls `then` after a number of pings."""
 
     def __init__(self, after: int, then: Callable[[], object]) -> None:
@@ -166,7 +166,7 @@ class Listening:
     def on(self, answer: httpx2.Response) -> httpx2.Response:
         if answer.status_code == 101:
             self.streams += 1
-            answer.extensions["network_stream"] = Heard(answer.extensions["network_stream"], self)
+            answer.extensions["network_stream"] = CountedStream(answer.extensions["network_stream"], self)
         return answer
 
     def read(self, data: bytes) -> bytes:
@@ -181,31 +181,31 @@ class Listening:
 
 
 @dataclass
-class Heard:
+class CountedStream:
     """A blocking or asynchronous network stream whose pings and pongs are counted."""
 
     inner: Any
-    listening: Listening
+    counter: WebsocketCounter
 
     def read(self, *given: Any) -> Any:
         data = self.inner.read(*given)
-        return self.listening.read(data) if isinstance(data, bytes) else self._read(data)
+        return self.counter.read(data) if isinstance(data, bytes) else self._read(data)
 
     async def _read(self, data: Any) -> bytes:
-        return self.listening.read(await data)
+        return self.counter.read(await data)
 
     def write(self, data: bytes, *given: Any) -> Any:
-        self.listening.wrote(data)
+        self.counter.wrote(data)
         return self.inner.write(data, *given)
 
 
-class AsyncHearing(httpx2.AsyncHTTPTransport):
-    def __init__(self, listening: Listening) -> None:
+class AsyncCountingTransport(httpx2.AsyncHTTPTransport):
+    def __init__(self, counter: WebsocketCounter) -> None:
         super().__init__()
-        self._listening = listening
+        self._counter = counter
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return self._listening.on(await super().handle_async_request(request))
+        return self._counter.on(await super().handle_async_request(request))
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
@@ -213,19 +213,19 @@ async def test_a_stream_of_a_silent_job_answers_every_ping_and_stays_open(
     kind: str, client: Client, standing: System
 ) -> None:
     job = client.jobs.create(ELSEWHERE)
-    listening = Listening(5, job.cancel)
+    counter = WebsocketCounter(5, job.cancel)
 
     if kind == "blocking":
-        with Client(standing.url, transport=Bad(lambda _, go_on: listening.on(go_on()))) as blocking:
+        with Client(standing.url, transport=FaultyTransport(lambda _, go_on: counter.on(go_on()))) as blocking:
             states = [event.data["state"] for event in blocking.jobs.get(job.id).events(kinds="state")]
     else:
-        async with AsyncClient(standing.url, transport=AsyncHearing(listening)) as other:
+        async with AsyncClient(standing.url, transport=AsyncCountingTransport(counter)) as other:
             states = [event.data["state"] async for event in (await other.jobs.get(job.id)).events(kinds="state")]
 
     assert states == ["queued", "cancelled"]
-    assert listening.streams == 1
+    assert counter.streams == 1
     # A ping that arrives in one chunk with an event is not counted.
-    assert listening.pongs >= listening.pings >= 5
+    assert counter.pongs >= counter.pings >= 5
 
 
 def test_a_broken_download_continues_where_it_stopped(standing: System, client: Client, tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_a_broken_download_continues_where_it_stopped(standing: System, client: 
         answer = go_on()
         if request.url.path.endswith("model.safetensors"):
             asked.append(request.headers.get("range", "all"))
-            answer.stream = Cut(answer.stream, 9000)
+            answer.stream = CutStream(answer.stream, 9000)
         return answer
 
-    with Client(standing.url, transport=Bad(cut_files)) as cut:
+    with Client(standing.url, transport=FaultyTransport(cut_files)) as cut:
         (model,) = cut.jobs.get(job.id).outputs.download(tmp_path, only=["model.safetensors"])
 
     assert asked == ["all", "bytes=9000-", "bytes=18000-"]

@@ -9,7 +9,7 @@ import pytest
 from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorized, Unreachable, WaitTimeout
 from footplate.sdk.follow import EventPosition, follow
 from footplate.sdk.wire import Wire
-from tests.client.fake_wire import FakeLine, FakeWire, Socket, event, messages
+from tests.client.fake_wire import FakeAnswer, FakeWire, Socket, event, messages
 
 END = {"end": "succeeded", "last": 9}
 
@@ -25,8 +25,8 @@ def cursors(wire: FakeWire) -> list[str]:
 async def test_a_broken_stream_reconnects_after_its_last_event() -> None:
     first, second = Socket(), Socket()
     wire = FakeWire(
-        FakeLine(first.events(1, 2), first.events(3)),
-        FakeLine(second.events(4), second.frame(END)),
+        FakeAnswer(first.events(1, 2), first.events(3)),
+        FakeAnswer(second.events(4), second.frame(END)),
     )
 
     assert await read(wire) == [1, 2, 3, 4]
@@ -35,7 +35,7 @@ async def test_a_broken_stream_reconnects_after_its_last_event() -> None:
 
 async def test_repeated_events_are_yielded_once_and_unknown_kinds_are_skipped() -> None:
     line = Socket()
-    wire = FakeWire(FakeLine(line.events(1, 2), line.events(2, 3), line.events(4, kind="aura"), line.frame(END)))
+    wire = FakeWire(FakeAnswer(line.events(1, 2), line.events(2, 3), line.events(4, kind="aura"), line.frame(END)))
 
     assert await read(wire) == [1, 2, 3]
 
@@ -43,7 +43,7 @@ async def test_repeated_events_are_yielded_once_and_unknown_kinds_are_skipped() 
 async def test_a_frame_may_arrive_in_pieces_or_together_with_another() -> None:
     line = Socket()
     whole = line.events(1, 2) + line.fragments({"events": [event(3)]}) + line.frame(END)
-    wire = FakeWire(FakeLine(*[whole[at : at + 7] for at in range(0, len(whole), 7)]))
+    wire = FakeWire(FakeAnswer(*[whole[at : at + 7] for at in range(0, len(whole), 7)]))
 
     assert await read(wire) == [1, 2, 3]
 
@@ -53,10 +53,10 @@ async def test_a_reconnect_is_immediate_and_after_a_restart_within_a_second(
 ) -> None:
     first, second, third, fourth = Socket(), Socket(), Socket(), Socket()
     wire = FakeWire(
-        FakeLine(first.events(1) + first.close(4408, "too slow; come back with after=1")),
-        FakeLine(second.events(2) + second.close(1011, "keepalive ping timeout")),
-        FakeLine(third.events(3) + third.close(1012, "restart")),
-        FakeLine(fourth.frame(END)),
+        FakeAnswer(first.events(1) + first.close(4408, "too slow; come back with after=1")),
+        FakeAnswer(second.events(2) + second.close(1011, "keepalive ping timeout")),
+        FakeAnswer(third.events(3) + third.close(1012, "restart")),
+        FakeAnswer(fourth.frame(END)),
     )
 
     assert await read(wire) == [1, 2, 3]
@@ -69,7 +69,7 @@ async def test_a_reconnect_is_immediate_and_after_a_restart_within_a_second(
 
 
 async def test_the_client_pauses_before_it_reconnects_to_a_service_that_keeps_closing() -> None:
-    wire = FakeWire(*[FakeLine(Socket().close(1011, "keepalive ping timeout")) for _ in range(4)])
+    wire = FakeWire(*[FakeAnswer(Socket().close(1011, "keepalive ping timeout")) for _ in range(4)])
 
     with pytest.raises(Unreachable):
         await read(wire)
@@ -80,7 +80,7 @@ async def test_the_client_pauses_before_it_reconnects_to_a_service_that_keeps_cl
 
 async def test_a_deadline_holds_even_if_keepalive_comments_arrive() -> None:
     comments = [b": still here\n\n"] * 3
-    line = FakeLine(*comments, status=200, content_type="text/event-stream")
+    line = FakeAnswer(*comments, status=200, content_type="text/event-stream")
     place = EventPosition(deadline=time.monotonic() + 60)
 
     async def late(within: float) -> bytes:
@@ -94,7 +94,7 @@ async def test_a_deadline_holds_even_if_keepalive_comments_arrive() -> None:
 
 async def test_every_ping_is_answered_by_a_pong_with_its_payload() -> None:
     line = Socket()
-    wire = FakeWire(FakeLine(line.ping(b"one"), line.events(1) + line.ping(b"two"), line.frame(END)))
+    wire = FakeWire(FakeAnswer(line.ping(b"one"), line.events(1) + line.ping(b"two"), line.frame(END)))
 
     await read(wire)
 
@@ -103,14 +103,14 @@ async def test_every_ping_is_answered_by_a_pong_with_its_payload() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(4401, Unauthorized), (4404, NotFound), (4400, FootplateError)])
 async def test_a_close_code_that_no_retry_would_change_is_raised(code: int, kind: type[Exception]) -> None:
-    wire = FakeWire(FakeLine(Socket().close(code, "that is why")))
+    wire = FakeWire(FakeAnswer(Socket().close(code, "that is why")))
 
     with pytest.raises(kind, match="that is why"):
         await read(wire)
 
 
 async def test_too_many_open_streams_raise_their_own_error() -> None:
-    full = [FakeLine(Socket().close(4429, "this key has 2000 streams open")) for _ in range(4)]
+    full = [FakeAnswer(Socket().close(4429, "this key has 2000 streams open")) for _ in range(4)]
 
     with pytest.raises(ServiceError, match="2000 streams"):
         await read(FakeWire(*full))
@@ -118,24 +118,26 @@ async def test_too_many_open_streams_raise_their_own_error() -> None:
 
 async def test_the_client_retries_longer_if_the_service_has_answered_before() -> None:
     with pytest.raises(Unreachable):
-        await read(FakeWire(*[FakeLine() for _ in range(4)]))
+        await read(FakeWire(*[FakeAnswer() for _ in range(4)]))
 
     line = Socket()
-    away = [FakeLine() for _ in range(20)]
-    proxy = FakeLine(b"<html>", status=502)
-    last = FakeLine(messages([event(2), {"end": "succeeded", "last": 2}]), status=200, content_type="text/event-stream")
-    wire = FakeWire(FakeLine(line.events(1)), *away, proxy, last)
+    away = [FakeAnswer() for _ in range(20)]
+    proxy = FakeAnswer(b"<html>", status=502)
+    last = FakeAnswer(
+        messages([event(2), {"end": "succeeded", "last": 2}]), status=200, content_type="text/event-stream"
+    )
+    wire = FakeWire(FakeAnswer(line.events(1)), *away, proxy, last)
     assert await read(wire) == [1, 2]
     assert max(wire.waited) <= 5
 
     with pytest.raises(Unreachable):
-        await read(FakeWire(FakeLine(Socket().events(1)), FakeLine()), EventPosition(patience=-1))
+        await read(FakeWire(FakeAnswer(Socket().events(1)), FakeAnswer()), EventPosition(patience=-1))
 
 
 async def test_waiting_for_a_known_job_tolerates_an_unreachable_service() -> None:
     line = Socket()
-    away = [FakeLine() for _ in range(20)]
-    wire = FakeWire(*away, FakeLine(line.events(1) + line.frame(END)))
+    away = [FakeAnswer() for _ in range(20)]
+    wire = FakeWire(*away, FakeAnswer(line.events(1) + line.frame(END)))
 
     assert [event.no async for event in follow(wire, "/stream", EventPosition(), was_connected=True)] == [1]
 

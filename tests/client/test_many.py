@@ -8,22 +8,22 @@ from footplate.errors import NotFound
 from footplate.sdk.follow import follow
 from footplate.sdk.follow_many import MOST_NAMED, EventPositions
 from footplate.sdk.wire import Wire
-from tests.client.fake_wire import FakeLine, FakeWire, Socket, event
+from tests.client.fake_wire import FakeAnswer, FakeWire, Socket, event
 
 A, B, C = ("job_" + letter * 32 for letter in "abc")
 
 
-def told(job: str, *numbers: int) -> dict[str, object]:
+def events_of(job: str, *numbers: int) -> dict[str, object]:
     return {"job": job, "events": [event(number, job=job) for number in numbers]}
 
 
-def ended(job: str, last: int) -> dict[str, object]:
+def end_of(job: str, last: int) -> dict[str, object]:
     return {"job": job, "end": "succeeded", "last": last}
 
 
-def line(*frames: dict[str, object]) -> FakeLine:
+def answer(*frames: dict[str, object]) -> FakeAnswer:
     socket = Socket()
-    return FakeLine(*[socket.frame(frame) for frame in frames])
+    return FakeAnswer(*[socket.frame(frame) for frame in frames])
 
 
 def places(*jobs: str, tag: str | None = None) -> EventPositions:
@@ -42,8 +42,8 @@ async def read(wire: Wire, where: EventPositions, frames: Found | None = None) -
 
 async def test_a_stream_of_jobs_reconnects_after_each_jobs_last_event() -> None:
     wire = FakeWire(
-        line(told(A, 1, 2), told(B, 1), ended(A, 2)),
-        line(told(B, 2), {"job": B, "caught_up": 2}, ended(B, 2)),
+        answer(events_of(A, 1, 2), events_of(B, 1), end_of(A, 2)),
+        answer(events_of(B, 2), {"job": B, "caught_up": 2}, end_of(B, 2)),
     )
 
     assert await read(wire, places(A, B)) == [(A, 1), (A, 2), (B, 1), (B, 2)]
@@ -52,9 +52,9 @@ async def test_a_stream_of_jobs_reconnects_after_each_jobs_last_event() -> None:
 
 async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() -> None:
     wire = FakeWire(
-        line({"since": "2026-01-01T12:00:00.000Z"}, told(A, 1), told(B, 1, 2), ended(B, 2)),
-        line(told(B, 1, 2), ended(B, 2), told(A, 2), told(B, 3)),
-        FakeLine(Socket().close(4404, "that is enough")),
+        answer({"since": "2026-01-01T12:00:00.000Z"}, events_of(A, 1), events_of(B, 1, 2), end_of(B, 2)),
+        answer(events_of(B, 1, 2), end_of(B, 2), events_of(A, 2), events_of(B, 3)),
+        FakeAnswer(Socket().close(4404, "that is enough")),
     )
 
     result: Found = []

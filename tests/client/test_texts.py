@@ -8,7 +8,7 @@ import pytest
 
 from footplate.errors import NotFound, ServiceError, Unreachable
 from footplate.sdk.texts import generated
-from tests.client.fake_wire import FakeLine, FakeWire
+from tests.client.fake_wire import FakeAnswer, FakeWire
 
 CHAT = [{"role": "user", "content": "when?"}]
 
@@ -24,7 +24,7 @@ def part(**choice: object) -> bytes:
 async def test_parts_of_a_text_stream_arrive_in_order_however_they_are_cut() -> None:
     whole = part(delta={"role": "assistant", "content": ""}) + part(delta={"content": "at"})
     whole += part(delta={"content": " dawn"}) + part(delta={}) + event("[DONE]")
-    wire = FakeWire(FakeLine(*[whole[at : at + 7] for at in range(0, len(whole), 7)], status=200))
+    wire = FakeWire(FakeAnswer(*[whole[at : at + 7] for at in range(0, len(whole), 7)], status=200))
 
     parts = [text async for text in generated(wire, "job_1", CHAT, "best", {"temperature": 0})]
 
@@ -37,7 +37,7 @@ async def test_parts_of_a_text_stream_arrive_in_order_however_they_are_cut() -> 
 
 
 async def test_a_text_stream_that_breaks_off_is_an_error() -> None:
-    wire = FakeWire(FakeLine(part(text="at"), status=200))
+    wire = FakeWire(FakeAnswer(part(text="at"), status=200))
 
     with pytest.raises(Unreachable):
         [text async for text in generated(wire, "job_1", "a", None, {})]
@@ -45,8 +45,8 @@ async def test_a_text_stream_that_breaks_off_is_an_error() -> None:
 
 async def test_errors_before_and_within_a_text_stream_are_raised() -> None:
     error = {"error": {"message": "the serving session job_2 ended", "code": "serving_ended"}}
-    broken = FakeWire(FakeLine(part(text="at") + event(error), status=200))
-    missing = FakeWire(FakeLine(json.dumps(error).encode(), status=404))
+    broken = FakeWire(FakeAnswer(part(text="at") + event(error), status=200))
+    missing = FakeWire(FakeAnswer(json.dumps(error).encode(), status=404))
 
     stream = generated(broken, "job_1", "a", None, {})
     assert await anext(stream) == "at"

@@ -274,7 +274,7 @@ def test_without_a_running_system_in_this_folder_the_client_uses_its_default(
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
+def job_requests(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     """Returns the URLs that a command requests. Each answer is an empty list of jobs."""
     requests: list[httpx2.URL] = []
 
@@ -291,10 +291,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     ("words", "sort"),
     [([], "-created"), (["--sort", "name"], "name"), (["--sort", "priority", "--reverse"], "priority")],
 )
-def test_ls_requests_jobs_in_the_chosen_order(words: list[str], sort: str, asked: list[httpx2.URL]) -> None:
+def test_ls_requests_jobs_in_the_chosen_order(words: list[str], sort: str, job_requests: list[httpx2.URL]) -> None:
     assert main(["ls", *words]) == 0
 
-    assert asked[0].params["sort"] == sort
+    assert job_requests[0].params["sort"] == sort
 
 
 def test_ls_columns_may_be_job_fields_or_metrics(capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,7 +343,7 @@ def test_an_event_is_printed_as_a_single_line(kind: str, data: dict[str, object]
 
 
 @pytest.fixture
-def zoomed(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
+def metric_requests(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     """Returns the URLs of requests for metrics. The answers are of a job that logged its loss at the steps 1 to 4."""
     requests: list[httpx2.URL] = []
     seen = {"no": 1, "epoch": None, "at": "", "attempt": 1}
@@ -366,13 +366,15 @@ def zoomed(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     return requests
 
 
-def test_metrics_summarizes_only_the_chosen_steps(zoomed: list[httpx2.URL], capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_summarizes_only_the_chosen_steps(
+    metric_requests: list[httpx2.URL], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["metrics", str(JOB["id"]), "--first-step", "2", "--last-step", "3"]) == 0
 
     line = capsys.readouterr().out.splitlines()[1].split()
     assert line[:-1] == ["loss", "0.5", "0.5", "3", "0.75", "2", "2"]
-    assert dict(zoomed[-1].params)["first_step"] == "2"
-    assert dict(zoomed[-1].params)["last_step"] == "3"
+    assert dict(metric_requests[-1].params)["first_step"] == "2"
+    assert dict(metric_requests[-1].params)["last_step"] == "3"
 
 
 @pytest.mark.parametrize(
@@ -380,7 +382,7 @@ def test_metrics_summarizes_only_the_chosen_steps(zoomed: list[httpx2.URL], caps
     [(["--first-step", "3"], [3, 4]), (["--last-step", "1"], [1]), (["--first-step", "0", "--last-step", "2"], [1, 2])],
 )
 def test_metrics_with_json_prints_only_the_rows_of_the_chosen_steps(
-    words: list[str], steps: list[int], zoomed: list[httpx2.URL], capsys: pytest.CaptureFixture[str]
+    words: list[str], steps: list[int], metric_requests: list[httpx2.URL], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["metrics", str(JOB["id"]), "--json", *words]) == 0
 

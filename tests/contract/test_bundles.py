@@ -43,7 +43,7 @@ def damaged() -> bytes:
     return bytes(whole)
 
 
-def lying_about_its_size() -> bytes:
+def with_wrong_size() -> bytes:
     """Returns a zip whose directory states 100 bytes for a file of ten million bytes."""
     whole = bytearray(packed(("a.py", b"\0" * 10_000_000)))
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
@@ -84,7 +84,7 @@ def test_the_files_of_a_bundle_are_listed_in_order() -> None:
         (b"print('hello')", "", "not_a_zip"),
         (packed(("a.py", "x"))[:-10], "", "not_a_zip"),
         (packed(("z.bin", b"\0" * 20_000_000)), "", "unpacks_too_large"),
-        (lying_about_its_size, "/a.py", "damaged"),
+        (with_wrong_size, "/a.py", "damaged"),
         (overlapping, "", "not_a_zip"),
         (packed(*((f"f{number}.py", "") for number in range(bundles.MAX_ENTRIES + 1))), "", "too_many_files"),
         (packed((link("a.py", "/etc/passwd"), "/etc/passwd")), "/a.py", "link_in_bundle"),
