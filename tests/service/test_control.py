@@ -55,7 +55,7 @@ class Line:
         self.node, self.boot = new_node_id(), "boot-1"
         self.woken: list[set[JobId]] = []
 
-    async def say(self, message: Message) -> None:
+    async def send_message(self, message: Message) -> None:
         await asyncio.to_thread(self.redis.rpush, keys.INBOX, message.model_dump_json())
 
     async def pop(self, key: str, asked: Message | None = None, within: float = 10) -> bytes:
@@ -66,15 +66,15 @@ class Line:
             if popped:
                 return bytes(popped[1])
             if asked is not None:
-                await self.say(asked)
+                await self.send_message(asked)
         raise AssertionError(f"nothing in {key} within {within} s")
 
-    async def hear(self, claim: str, asked: Message | None = None) -> Any:
+    async def await_reply(self, claim: str, asked: Message | None = None) -> Any:
         return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim), asked))  # type: ignore[arg-type]
 
     async def node_beats(self, number: int = 1, **says: Any) -> None:
         beat = NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2, **says)
-        await self.say(beat)
+        await self.send_message(beat)
         await self.pop(keys.node_reply(self.node, self.boot), beat)
 
     async def start_message(self) -> dict[str, Any]:
@@ -100,8 +100,8 @@ class Line:
 
     async def claim(self, kwargs: dict[str, Any]) -> Grant | Denial:
         claim = Claim(claim=new_claim_id(), node=self.node, boot=self.boot, **kwargs)
-        await self.say(claim)
-        answer = await self.hear(claim.claim, claim)
+        await self.send_message(claim)
+        answer = await self.await_reply(claim.claim, claim)
         assert isinstance(answer, Grant | Denial)
         return answer
 
@@ -179,7 +179,7 @@ async def test_a_job_goes_through_dispatch_grant_and_events_to_its_end(line: Lin
     grant = await line.start()
     await line.send(grant, [1, 2, 3], last=3)
 
-    reply = await line.hear(grant.claim)
+    reply = await line.await_reply(grant.claim)
 
     assert isinstance(reply, AttemptReply)
     assert (reply.closed, reply.watermark) == (True, 3)
@@ -223,7 +223,7 @@ async def test_a_cancel_reaches_the_worker_before_its_next_heartbeat(line: Line)
     await line.db.write(lambda conn: cancel(conn, "default", grant.job, "graceful", now_ms()))  # type: ignore[arg-type]
     line.control.wake()
 
-    reply = await line.hear(grant.claim)
+    reply = await line.await_reply(grant.claim)
 
     assert reply.stop is not None
     assert (reply.stop.because, reply.stop.mode) == ("cancel", "graceful")
@@ -267,11 +267,11 @@ async def test_unreadable_messages_do_not_delay_others(line: Line) -> None:
     grant = await line.start()
     await line.send(grant, [1, 2], last=2)
 
-    assert (await line.hear(grant.claim)).closed
+    assert (await line.await_reply(grant.claim)).closed
     assert len(await line.db.read(events.dead)) == 6
 
 
-def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:
+def _invalid_events(grant: Grant) -> dict[str, dict[str, Any]]:
     """Returns invalid events that users' code may write to the shared socket, or that a forged worker may send."""
     path = f"{layout.attempt_folder(grant.job, grant.attempt)}/checkpoint-1"
     deep: dict[str, Any] = {}
@@ -301,12 +301,12 @@ def _poisons(grant: Grant) -> dict[str, dict[str, Any]]:
 async def test_an_event_that_cannot_be_stored_does_not_delay_other_events(line: Line, poison: str) -> None:
     bad, good = await line.start(), await line.start()
     entry = json.loads(line.entry(bad, [1, 2, 3], last=3))
-    entry["events"][1] = _poisons(bad)[poison]
+    entry["events"][1] = _invalid_events(bad)[poison]
     line.redis.xadd(keys.EVENTS, {"batch": json.dumps(entry).encode()})
     await line.send(good, [1, 2, 3], last=3)
 
     for grant in (good, bad):
-        reply = await line.hear(grant.claim)
+        reply = await line.await_reply(grant.claim)
         assert isinstance(reply, AttemptReply)
         assert (reply.closed, reply.watermark) == (True, 3)
         assert (await line.job(grant.job)).state is JobState.SUCCEEDED
@@ -322,7 +322,7 @@ async def test_a_message_that_fails_does_not_affect_the_messages_beside_it(line:
 
     line.redis.rpush(keys.INBOX, endless.model_dump_json(), claim.model_dump_json(), endless.model_dump_json())
 
-    assert isinstance(await line.hear(claim.claim), Grant)
+    assert isinstance(await line.await_reply(claim.claim), Grant)
 
 
 async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
@@ -340,7 +340,7 @@ async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
 
     monkeypatch.setattr(line.control, "_duties", (*DUTIES, Duty(stubborn)))
     for _ in range(2):
-        await begins_anew(line)
+        await restart_control(line)
 
     assert swallowed.is_set()
 
@@ -364,7 +364,7 @@ async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
         return answered.wait(300)
 
     monkeypatch.setattr(line.control, "_duties", (*DUTIES, Duty(refuses)))
-    await begins_anew(line)
+    await restart_control(line)
     monkeypatch.setattr(line.control._lock, "is_held", slow)
     await until_async(asked.is_set, within=10, what="control checks its lock")
 
@@ -374,7 +374,7 @@ async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
     assert tries < 1000
 
 
-async def begins_anew(line: Line) -> None:
+async def restart_control(line: Line) -> None:
     other = control_lock(line.settings.database_url)
     line.control._lock.release()
     assert other.try_take()

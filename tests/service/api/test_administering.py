@@ -10,7 +10,7 @@ import pytest
 from footplate import AsyncClient, Client
 from footplate.errors import InvalidRequest, NotFound, Unauthorized
 from tests.service.api.conftest import KEY, Api, Command, Serve
-from tests.service.api.test_webhooks import LOOPBACK, Post, Receiver, receiver  # noqa: F401  # a fixture
+from tests.service.api.test_webhooks import LOOPBACK, Receiver, Sender, receiver  # noqa: F401  # a fixture
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def test_a_webhook_is_created_changed_tested_and_deleted_from_a_shell(
     assert (hook["states"], hook["tags"], "secret" in hook) == (["failed", "queued"], ["a"], False)
 
     await good(command, "webhooks", "test", hook["id"])
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
     assert receiver.got[0].is_signed_with(secret)
     assert "  ping  " in await good(command, "webhooks", "deliveries", hook["id"])

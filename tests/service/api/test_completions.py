@@ -39,7 +39,7 @@ async def test_a_chat_is_answered_in_the_format_of_openai(api: Api, node: Node) 
     job = await trained(api)
     body = {"model": f"{job}:step-1", "max_completion_tokens": 5, "stop": "\n", "temperature": 0, **CHAT}
     asking = asyncio.create_task(api.client.post("/v1/chat/completions", json=body))
-    request = await node.taken(await session_of(node, job))
+    request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], **DONE)
 
     answer = (await asking).json()
@@ -57,11 +57,11 @@ async def test_a_stream_has_the_chunks_of_openais_streams(api: Api, node: Node) 
     job = await trained(api)
     body = {"model": job, "stream": True, "stream_options": {"include_usage": True}, **CHAT}
     asking = asyncio.create_task(api.client.post("/v1/chat/completions", json=body))
-    request = await node.taken(await session_of(node, job))
-    await node.say(request["id"], AnswerPieceKind.STARTED)
+    request = await node.next_request(await session_of(node, job))
+    await node.send_piece(request["id"], AnswerPieceKind.STARTED)
     for text in ("at", " dawn"):
-        await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text=text)
-    await node.say(request["id"], AnswerPieceKind.DONE, **DONE)
+        await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text=text)
+    await node.send_piece(request["id"], AnswerPieceKind.DONE, **DONE)
 
     answer = await asking
     *parts, last = events(answer.text)
@@ -78,11 +78,13 @@ async def test_openais_client_raises_an_error_if_the_session_ends_during_a_strea
     job, client = await trained(api), client_of(api)
     asking = asyncio.create_task(client.completions.create(model=job, prompt="a", stream=True))
     session = await session_of(node, job)
-    request = await node.taken(session)
-    await node.say(request["id"], AnswerPieceKind.STARTED)
-    await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
+    request = await node.next_request(session)
+    await node.send_piece(request["id"], AnswerPieceKind.STARTED)
+    await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
     stream = await asking
-    await node.say(request["id"], AnswerPieceKind.ERROR, code="serving_ended", message=f"GET /jobs/{session} says why")
+    await node.send_piece(
+        request["id"], AnswerPieceKind.ERROR, code="serving_ended", message=f"GET /jobs/{session} says why"
+    )
 
     part = await anext(stream)
     with pytest.raises(openai.APIError, match=session) as error:
@@ -97,9 +99,9 @@ async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, nod
     asking = api.client.stream("POST", "/v1/completions", json=body)
     opening = asyncio.create_task(asking.__aenter__())
     session = await session_of(node, job)
-    request = await node.taken(session)
-    await node.say(request["id"], AnswerPieceKind.STARTED)
-    await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
+    request = await node.next_request(session)
+    await node.send_piece(request["id"], AnswerPieceKind.STARTED)
+    await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
     await opening
     await asking.__aexit__(None, None, None)
 
@@ -114,7 +116,7 @@ async def test_openais_client_receives_embeddings(api: Api, node: Node, form: st
     job, client = await trained(api), client_of(api)
     options: Any = {} if form is None else {"encoding_format": form}
     asking = asyncio.create_task(client.embeddings.create(model=job, input=["a", "b"], **options))
-    request = await node.taken(await session_of(node, job))
+    request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], vectors=[[1.0, 0.0], [0.0, 0.5]], prompt_tokens=2)
 
     answer = await asking
@@ -144,11 +146,11 @@ async def test_openais_client_receives_a_streamed_chat(api: Api, node: Node) -> 
     name = f"ft:base:default::{job.removeprefix('job_')}:ckpt-step-1"
     messages: Any = CHAT["messages"]
     asking = asyncio.create_task(client.chat.completions.create(model=name, messages=messages, stream=True))
-    request = await node.taken(await session_of(node, job))
-    await node.say(request["id"], AnswerPieceKind.STARTED)
+    request = await node.next_request(await session_of(node, job))
+    await node.send_piece(request["id"], AnswerPieceKind.STARTED)
     for text in ("at", " dawn"):
-        await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text=text)
-    await node.say(request["id"], AnswerPieceKind.DONE, **DONE)
+        await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text=text)
+    await node.send_piece(request["id"], AnswerPieceKind.DONE, **DONE)
 
     parts = [part async for part in await asking]
 
@@ -162,7 +164,7 @@ async def test_an_answer_of_openais_client_is_a_message_of_the_next_request(api:
     neutral: Any = {"stop": None, "seed": None, "logprobs": False, "frequency_penalty": 0, "presence_penalty": 0.0}
     for _ in range(2):
         asking = asyncio.create_task(client.chat.completions.create(model=job, messages=messages, **neutral))
-        request = await node.taken(await session_of(node, job))
+        request = await node.next_request(await session_of(node, job))
         await node.answer(request["id"], **DONE)
         messages += [(await asking).choices[0].message, {"role": "user", "content": "and back?"}]
 
@@ -187,7 +189,7 @@ async def test_openais_client_calls_tools_and_returns_their_results(api: Api, no
     messages: list[Any] = [{"role": "user", "content": "paint the sky"}]
     tools: Any = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": at_once}
     asking = asyncio.create_task(client.chat.completions.create(model=job, messages=messages, **tools))
-    request = await node.taken(await session_of(node, job))
+    request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], **CALLED)
 
     [choice] = (await asking).choices
@@ -198,7 +200,7 @@ async def test_openais_client_calls_tools_and_returns_their_results(api: Api, no
 
     messages += [choice.message, {"role": "tool", "tool_call_id": calls[0].id, "content": "done"}]
     asking = asyncio.create_task(client.chat.completions.create(model=job, messages=messages, **tools))
-    request = await node.taken(await session_of(node, job))
+    request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], **DONE)
     await asking
     assert request["body"]["tools"] == [TOOL]
@@ -213,7 +215,7 @@ async def test_a_stream_ends_with_the_calls_of_tools(api: Api, node: Node) -> No
     asking = asyncio.create_task(
         client.chat.completions.create(model=job, messages=messages, tools=[TOOL], stream=True)
     )
-    request = await node.taken(await session_of(node, job))
+    request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], **CALLED)
 
     parts = [part.choices[0] async for part in await asking]
@@ -232,11 +234,11 @@ async def test_log_probabilities_have_the_form_of_openais_answers(api: Api, node
     chat = asyncio.create_task(
         client.chat.completions.create(model=job, messages=messages, logprobs=True, top_logprobs=2)
     )
-    request = await node.taken(await session_of(node, job))
+    request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], **done)
     text = asyncio.create_task(client.completions.create(model=job, prompt="a", logprobs=2))
     assert request["body"]["top_logprobs"] == 2
-    request = await node.taken(await session_of(node, job))
+    request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], **done)
 
     of_chat, of_text = (await chat).choices[0].logprobs, (await text).choices[0].logprobs
@@ -311,11 +313,11 @@ async def test_the_lines_of_footplate_try_form_one_conversation(api: Api, node: 
     session = await session_of(node, job)
     asked = []
     for _ in range(2):
-        request = await node.taken(session)
+        request = await node.next_request(session)
         asked.append([message["content"] for message in request["body"]["messages"]])
-        await node.say(request["id"], AnswerPieceKind.STARTED)
-        await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text="at dawn")
-        await node.say(request["id"], AnswerPieceKind.DONE, **DONE)
+        await node.send_piece(request["id"], AnswerPieceKind.STARTED)
+        await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text="at dawn")
+        await node.send_piece(request["id"], AnswerPieceKind.DONE, **DONE)
 
     printed, _ = await talking
 

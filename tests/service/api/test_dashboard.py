@@ -27,7 +27,7 @@ from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
 from tests.service.api.test_forks import trained as trained_to_the_end
 from tests.service.api.test_keys import a_key
-from tests.service.api.test_webhooks import LOOPBACK, Post, receiving
+from tests.service.api.test_webhooks import LOOPBACK, Sender, receiving
 from tests.support.processes import Processes, nothing_is_left_behind, until_async
 
 pytestmark = pytest.mark.browser
@@ -772,7 +772,7 @@ async def test_an_administrator_tries_and_deletes_a_webhook_and_a_key(
     serve: Serve, sqlite_url: str, page: Page
 ) -> None:
     api = await serve(sqlite_url, api_key=KEY, webhooks_allow=LOOPBACK)
-    post = Post(api)
+    post = Sender(api)
     await page.goto(f"{api.url}/#/cluster")
     await page.get_by_label("Key").fill(KEY)
     await page.get_by_role("button", name="Log in").click()
@@ -784,7 +784,7 @@ async def test_an_administrator_tries_and_deletes_a_webhook_and_a_key(
         await expect(hooks).to_contain_text("shown once")
         async with page.expect_response(lambda response: response.url.endswith("/test")):
             await hooks.get_by_role("button", name="test").click()
-        await post.goes_out()
+        await post.send_due()
         await expect(page.get_by_text("the test was delivered")).to_be_visible()
     await hooks.get_by_role("button", name="delete").click()
     await hooks.get_by_role("button", name="Yes, delete").click()

@@ -20,7 +20,7 @@ DOCUMENT: Json = describe(routes())
 class Operation(NamedTuple):
     method: str
     path: str
-    told: Json
+    fields: Json
 
     def __str__(self) -> str:
         return f"{self.method.upper()} {self.path}"
@@ -31,7 +31,7 @@ OPERATIONS = [
 ]
 
 
-def followed(answer: Json) -> Json:
+def resolved(answer: Json) -> Json:
     """Returns the answer, or the shared answer to which its `$ref` points."""
     reference = answer.get("$ref", "")
     return DOCUMENT["components"]["responses"][reference.rpartition("/")[2]] if reference else answer
@@ -39,15 +39,15 @@ def followed(answer: Json) -> Json:
 
 def contents(operation: Operation) -> Iterator[tuple[str, Json]]:
     """Yields the body of the request and of each answer, with its place in the document."""
-    report = operation.told
+    report = operation.fields
     for where, part in (("the body", report.get("requestBody", {})), *report["responses"].items()):
-        for media_type, content in followed(part).get("content", {}).items():
+        for media_type, content in resolved(part).get("content", {}).items():
             yield f"{operation}, {where}, {media_type}", content
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
 def test_every_answer_of_a_route_is_in_the_openapi_document(operation: Operation) -> None:
-    answers = operation.told["responses"]
+    answers = operation.fields["responses"]
 
     assert "default" not in answers, "each status must be described, not a default"
     assert any(status.startswith("2") for status in answers)
@@ -55,19 +55,19 @@ def test_every_answer_of_a_route_is_in_the_openapi_document(operation: Operation
     assert is_open(operation.path) or {"401", "403", "429", "503"} <= set(answers)
     for status, answer in answers.items():
         if status >= "400" and (operation.path, status) != ("/readyz", "503"):
-            assert MEDIA_TYPE in followed(answer)["content"], f"{status} must be described as a problem document"
+            assert MEDIA_TYPE in resolved(answer)["content"], f"{status} must be described as a problem document"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
 def test_every_operation_has_a_name_a_summary_and_a_tag(operation: Operation) -> None:
-    assert operation.told["operationId"].isidentifier(), "generated clients use the name as an identifier"
-    assert operation.told["summary"]
-    assert operation.told["tags"]
+    assert operation.fields["operationId"].isidentifier(), "generated clients use the name as an identifier"
+    assert operation.fields["summary"]
+    assert operation.fields["tags"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=str)
 def test_every_example_fits_its_schema(operation: Operation) -> None:
-    parameters = [(f"{operation}, {message['name']}", message) for message in operation.told.get("parameters", ())]
+    parameters = [(f"{operation}, {message['name']}", message) for message in operation.fields.get("parameters", ())]
     for where, report in [*contents(operation), *parameters]:
         assert "json" not in where or report["schema"] == {"type": "object"} or "example" in report, f"{where} has none"
         if "example" in report:
@@ -79,7 +79,7 @@ def test_every_example_fits_its_schema(operation: Operation) -> None:
 def test_a_created_job_links_to_every_operation_on_a_job() -> None:
     made = DOCUMENT["paths"]["/jobs"]["post"]["responses"]["201"]["links"]
     about_a_job = {
-        operation.told["operationId"] for operation in OPERATIONS if operation.path.startswith("/jobs/{job}")
+        operation.fields["operationId"] for operation in OPERATIONS if operation.path.startswith("/jobs/{job}")
     }
 
     assert set(made) == about_a_job
@@ -88,7 +88,7 @@ def test_a_created_job_links_to_every_operation_on_a_job() -> None:
 
 def test_optional_parameters_are_not_described_as_nullable() -> None:
     for operation in OPERATIONS:
-        for message in operation.told.get("parameters", ()):
+        for message in operation.fields.get("parameters", ()):
             assert {"type": "null"} not in message["schema"].get("anyOf", ()), f"{operation}, {message['name']}"
 
 

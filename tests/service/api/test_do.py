@@ -27,7 +27,7 @@ async def running(api: Api, **spec: Any) -> JobId:
     return job
 
 
-async def asked(api: Api, job: JobId) -> list[dict[str, Any]]:
+async def do_events(api: Api, job: JobId) -> list[dict[str, Any]]:
     page = (await api.client.get(f"/jobs/{job}/events?kinds=do")).json()
     return [event["data"] for event in page["data"]]
 
@@ -40,7 +40,7 @@ async def test_a_command_is_stored_and_answered_with_the_job(both: Api) -> None:
 
     assert answer.status_code == 202, answer.text
     assert answer.json()["actions"][0] == "do"
-    [report] = await asked(both, job)
+    [report] = await do_events(both, job)
     assert report == {
         "status": "asked", "message": "requested: save, learning_rate 1e-05", "save": True,
         "set": {"learning_rate": 1e-5},
@@ -70,7 +70,7 @@ async def test_a_command_repeated_with_its_idempotency_key_is_stored_once(both: 
 
     assert (first.status_code, again.status_code, again.json()) == (202, 202, first.json())
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
-    assert len(await asked(both, job)) == 1
+    assert len(await do_events(both, job)) == 1
 
 
 @each_case(("state", "hint"), [
@@ -125,7 +125,7 @@ async def test_a_wrong_command_is_refused_with_its_pointer(
     assert refused.status_code == 422, refused.text
     [error] = refused.json()["errors"]
     assert (error["pointer"], error["detail"], error.get("hint")) == (pointer, said, hint)
-    assert await asked(api, job) == []
+    assert await do_events(api, job) == []
 
 
 async def test_all_errors_of_a_command_are_reported_at_once(api: Api) -> None:

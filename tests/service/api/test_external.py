@@ -75,10 +75,10 @@ async def test_the_kubeflow_callback_of_transformers_reports_an_external_run(
 
 async def test_a_report_adds_points_only_for_changed_values(both: Api) -> None:
     api = both
-    await told(api, 0, total_steps=10)
-    await told(api, 10, eta=90, loss=0.5, learning_rate=1e-3, current_step=1, total_steps=10, current_epoch=0.1)
-    await told(api, 20, eta=80, loss=0.5, learning_rate=9e-4, current_step=2, total_steps=10, current_epoch=0.2)
-    job = await told(api, 30, eta=70, loss="nan", learning_rate=9e-4, note="warm", current_step=3, total_steps=10)
+    await report(api, 0, total_steps=10)
+    await report(api, 10, eta=90, loss=0.5, learning_rate=1e-3, current_step=1, total_steps=10, current_epoch=0.1)
+    await report(api, 20, eta=80, loss=0.5, learning_rate=9e-4, current_step=2, total_steps=10, current_epoch=0.2)
+    job = await report(api, 30, eta=70, loss="nan", learning_rate=9e-4, note="warm", current_step=3, total_steps=10)
 
     flat = (await api.client.get(f"/jobs/{job['id']}/metrics")).json()["data"]
     names = (await api.client.get(f"/jobs/{job['id']}/metrics/summary")).json()["data"]
@@ -92,7 +92,7 @@ async def test_a_report_adds_points_only_for_changed_values(both: Api) -> None:
 
 
 async def test_the_number_of_steps_follows_from_the_percentage_if_it_is_not_reported(api: Api) -> None:
-    job = await told(api, 40, current_step=400)
+    job = await report(api, 40, current_step=400)
 
     assert (job["progress"]["step"], job["progress"]["max_steps"]) == (400, 1000)
 
@@ -110,7 +110,7 @@ async def test_a_number_of_steps_beyond_64_bits_becomes_the_greatest_one(
 
 
 async def test_an_external_run_refuses_all_actions_but_delete(api: Api) -> None:
-    job = await told(api, 10)
+    job = await report(api, 10)
     assert job["actions"] == ["delete"]
     for verb, body in (("pause", {}), ("cancel", {}), ("resume", {}), ("do", {"save": True})):
         refused = await api.client.post(f"/jobs/{job['id']}/{verb}", json=body)
@@ -118,7 +118,7 @@ async def test_an_external_run_refuses_all_actions_but_delete(api: Api) -> None:
         assert refused.json()["allowed"] == ["delete"]
 
     deleted = await api.client.delete(f"/jobs/{job['id']}")
-    again = await told(api, 20)
+    again = await report(api, 20)
 
     assert deleted.status_code == 204
     assert again["id"] != job["id"]
@@ -138,24 +138,24 @@ async def test_a_silent_external_run_is_lost_and_a_later_report_makes_a_new_job(
     async def looked(clock: float) -> RescueEffects:
         return await api.db.write(lambda conn: rescue(conn, timers, clock, now_ms(), settings))
 
-    job = await told(api, 10)
+    job = await report(api, 10)
     await looked(0.0)
     assert not (await looked(settings.external_seconds)).jobs
-    assert (await told(api, 20))["id"] == job["id"]
+    assert (await report(api, 20))["id"] == job["id"]
     assert not (await looked(settings.external_seconds + 1)).jobs
     assert (await looked(2 * settings.external_seconds + 2)).jobs == {job["id"]}
 
     lost = (await api.client.get(f"/jobs/{job['id']}")).json()
     assert (lost["state"], lost["reason"], lost["actions"]) == ("failed", "node_lost", ["delete"])
     assert "1800 s" in lost["error"]["message"]
-    assert (await told(api, 30))["id"] != job["id"]
+    assert (await report(api, 30))["id"] != job["id"]
 
 
 async def test_an_external_run_that_restarts_gets_a_new_job_and_ends_the_old_job(api: Api) -> None:
-    first = await told(api, 10, current_step=1, total_steps=10)
-    second = await told(api, 0, total_steps=10)
-    again = await told(api, 0, total_steps=10)
-    other = await told(api, 0, run="weekly")
+    first = await report(api, 10, current_step=1, total_steps=10)
+    second = await report(api, 0, total_steps=10)
+    again = await report(api, 0, total_steps=10)
+    other = await report(api, 0, run="weekly")
 
     assert (await api.client.get(f"/jobs/{first['id']}")).json()["state"] == "failed"
     assert len({first["id"], second["id"], other["id"]}) == 3

@@ -40,7 +40,7 @@ async def post(api: Api, body: Any = ROWS, name: str = "rows.jsonl", **headers: 
     return await api.client.post("/files", content=body, params={"name": name}, headers=headers)
 
 
-def kept(tmp_path: Path) -> list[str]:
+def stored_files(tmp_path: Path) -> list[str]:
     folder = tmp_path / "artifacts" / "files"
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
@@ -61,7 +61,7 @@ async def test_an_uploaded_file_is_named_by_its_content_and_returned_unchanged(b
     part = await both.client.get(f"/files/{ID}/content", headers={"Range": "bytes=1-3"})
     assert (part.status_code, part.content, part.headers["etag"]) == (206, ROWS[1:4], f'"{report.sha256}"')
     assert part.headers["content-disposition"] == 'attachment; filename="rows.jsonl"'
-    assert kept(tmp_path) == [ID]
+    assert stored_files(tmp_path) == [ID]
 
 
 @pytest.mark.own_statement
@@ -197,7 +197,7 @@ async def test_a_file_of_the_wrong_kind_is_refused_and_not_stored(
 
     assert is_problem(refused, 422, "invalid_file")
     assert [error["code"] for error in refused.json()["errors"]] == [code]
-    assert kept(tmp_path) == []
+    assert stored_files(tmp_path) == []
 
 
 async def test_a_parquet_file_needs_its_magic_bytes_at_both_ends(api: Api) -> None:
@@ -221,7 +221,7 @@ async def test_a_form_that_cannot_be_read_is_refused_and_its_file_is_not_stored(
     ):
         assert is_problem(answer, 422, "invalid_form")
     assert is_problem(await api.client.post("/files", content=ROWS), 422, "invalid_spec")
-    assert kept(tmp_path) == []
+    assert stored_files(tmp_path) == []
 
 
 async def test_an_upload_that_is_too_large_is_refused_before_it_has_arrived(
@@ -243,7 +243,7 @@ async def test_an_upload_that_is_too_large_is_refused_before_it_has_arrived(
     else:
         assert is_problem(answer, 413, "body_too_large")
         assert "FOOTPLATE_UPLOAD_MAX_MB" in answer.json()["hint"]
-    assert kept(tmp_path) == []
+    assert stored_files(tmp_path) == []
 
 
 async def test_a_spec_may_name_a_file_by_its_id_in_place_of_a_path(both: Api) -> None:
@@ -280,7 +280,7 @@ async def test_a_file_can_be_deleted_once_no_unfinished_job_names_it(both: Api, 
     assert job in refused.json()["detail"]
     assert gone.status_code == 204
     assert is_problem(await both.client.get(f"/files/{ID}/content"), 404, "not_found")
-    assert kept(tmp_path) == []
+    assert stored_files(tmp_path) == []
     assert [answer.status_code for answer in await asyncio.gather(*(post(both) for _ in range(4)))].count(201) == 1
 
 

@@ -18,7 +18,7 @@ LENGTH = b"Content-Length: %d\r\n\r\n" % len(BODY)
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_timeouts, "HEAD_SECONDS", 0.5)
     monkeypatch.setattr(http_timeouts, "BODY_SECONDS", 0.5)
 

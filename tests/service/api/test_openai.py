@@ -69,7 +69,7 @@ async def submitted(client: AsyncOpenAI, **changes: Any) -> FineTuningJob:
     return await client.fine_tuning.jobs.create(**wanted)
 
 
-def said(refused: pytest.ExceptionInfo[openai.APIStatusError]) -> tuple[int, str | None, str | None]:
+def error_of(refused: pytest.ExceptionInfo[openai.APIStatusError]) -> tuple[int, str | None, str | None]:
     return refused.value.status_code, refused.value.code, refused.value.param
 
 
@@ -88,7 +88,7 @@ async def test_a_file_is_uploaded_read_and_deleted(api: Api, client: AsyncOpenAI
     assert (await client.files.delete(made.id)).deleted
     with pytest.raises(openai.NotFoundError) as gone:
         await client.files.retrieve(made.id)
-    assert said(gone) == (404, "not_found", None)
+    assert error_of(gone) == (404, "not_found", None)
 
 
 async def test_files_are_listed_page_by_page_in_both_orders(client: AsyncOpenAI) -> None:
@@ -106,7 +106,7 @@ async def test_a_file_with_a_wrong_line_is_refused_and_not_stored(client: AsyncO
     with pytest.raises(openai.BadRequestError, match=r"line 4.*not JSON") as refused:
         await uploaded(client, rows(3) + b"{\n")
 
-    assert said(refused) == (400, "invalid_training_file", "file")
+    assert error_of(refused) == (400, "invalid_training_file", "file")
     assert [item async for item in client.files.list()] == []
 
 
@@ -235,7 +235,7 @@ async def test_unsupported_fields_of_a_fine_tuning_job_are_refused_by_name(
     with pytest.raises(openai.APIStatusError) as refused:
         await submitted(client, **changes)
 
-    assert said(refused) == (status, code, param), refused.value.message
+    assert error_of(refused) == (status, code, param), refused.value.message
     assert [job async for job in client.fine_tuning.jobs.list()] == []
 
 
@@ -253,8 +253,8 @@ async def test_a_grader_is_validated_as_at_the_creation_of_a_job(client: AsyncOp
             grader={"type": "string_check", "name": "a", "input": "a", "operation": "eq", "reference": "b"}
         )
 
-    assert said(no_function) == (400, "missing", "grader.source")
-    assert said(other_type)[::2] == (400, "grader")
+    assert error_of(no_function) == (400, "missing", "grader.source")
+    assert error_of(other_type)[::2] == (400, "grader")
 
 
 async def test_unsupported_routes_of_openais_api_are_refused_with_what_would_work(client: AsyncOpenAI) -> None:
@@ -319,8 +319,8 @@ async def test_errors_have_the_format_that_openais_sdk_reads(api: Api, client: A
     with pytest.raises(openai.NotFoundError) as nothing_here:
         await client.post("/nix", cast_to=object)
 
-    assert said(no_key) == (401, "invalid_api_key", None)
-    assert said(nothing_here) == (404, "not_found", None)
+    assert error_of(no_key) == (401, "invalid_api_key", None)
+    assert error_of(nothing_here) == (404, "not_found", None)
     assert no_key.value.request_id
 
 

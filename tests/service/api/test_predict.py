@@ -33,21 +33,21 @@ class Node:
         rows = await self.api.db.read(lambda conn: jobs.started_from(conn, job))
         return [row.id for row in rows]
 
-    async def taken(self, session: JobId) -> dict[str, Any]:
+    async def next_request(self, session: JobId) -> dict[str, Any]:
         popped = await self.redis.blpop([keys.serving_queue(session)], timeout=PATIENCE)
         assert popped is not None, "the session received no request"
         body = await self.redis.getdel(keys.serving_request(popped[1].decode()))
         assert body is not None, "the request has no body"
         return dict(json.loads(body))
 
-    async def say(self, request: str, kind: AnswerPieceKind, **data: Any) -> None:
+    async def send_piece(self, request: str, kind: AnswerPieceKind, **data: Any) -> None:
         await self.redis.rpush(
             keys.serving_answer(request), AnswerPiece(id=request, kind=kind, data=data).model_dump_json()
         )
 
     async def answer(self, request: str, **data: Any) -> None:
-        await self.say(request, AnswerPieceKind.STARTED)
-        await self.say(request, AnswerPieceKind.DONE, **data)
+        await self.send_piece(request, AnswerPieceKind.STARTED)
+        await self.send_piece(request, AnswerPieceKind.DONE, **data)
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +96,12 @@ async def test_a_prediction_opens_a_session_and_later_ones_share_it(api: Api, no
     job = await trained(api)
     first = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [{"x": [1.0]}]}))
     session = await session_of(node, job)
-    request = await node.taken(session)
+    request = await node.next_request(session)
     await node.answer(request["id"], predictions=[{"output": [2.0]}])
     second = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": ["a", "b"]}))
-    await node.answer((await node.taken(session))["id"], predictions=[{}, {}])
+    await node.answer((await node.next_request(session))["id"], predictions=[{}, {}])
     of_the_session = asyncio.create_task(api.client.post(f"/jobs/{session}/predict", json={"inputs": ["a"]}))
-    await node.answer((await node.taken(session))["id"], predictions=[{}])
+    await node.answer((await node.next_request(session))["id"], predictions=[{}])
 
     answer = (await first).json()
     assert (answer["job"], answer["session"], answer["data"]) == (job, session, [{"output": [2.0]}])
@@ -119,7 +119,7 @@ async def test_a_served_checkpoint_cannot_be_deleted(api: Api, node: Node) -> No
     session = await session_of(node, job)
 
     refused = await api.client.delete(f"/jobs/{job}")
-    await node.answer((await node.taken(session))["id"], predictions=[{}])
+    await node.answer((await node.next_request(session))["id"], predictions=[{}])
     await waiting
 
     assert (refused.status_code, refused.json()["code"]) == (409, "checkpoint_in_use")
@@ -130,7 +130,7 @@ async def test_a_model_is_deleted_through_openais_api_while_its_session_is_idle(
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
     session = await session_of(node, job)
-    await node.answer((await node.taken(session))["id"], predictions=[{}])
+    await node.answer((await node.next_request(session))["id"], predictions=[{}])
     await waiting
 
     deleted = await api.client.delete(f"/v1/models/{job}")
@@ -144,7 +144,7 @@ async def test_a_prediction_is_refused_with_429_if_the_queue_of_its_session_is_f
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [0]}))
     session = await session_of(node, job)
-    request = await node.taken(session)
+    request = await node.next_request(session)
     body = {"inputs": [1], "wait": PATIENCE}
     many = [asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json=body)) for _ in range(50)]
     done = 0
@@ -154,7 +154,7 @@ async def test_a_prediction_is_refused_with_429_if_the_queue_of_its_session_is_f
     refused = [task.result() for task in many if task.done()]
     await node.answer(request["id"], predictions=[{}])
     for _ in range(16):
-        await node.answer((await node.taken(session))["id"], predictions=[{}])
+        await node.answer((await node.next_request(session))["id"], predictions=[{}])
 
     assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(429, "serving_busy")}
     assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
@@ -168,7 +168,7 @@ async def test_a_prediction_that_waits_for_a_slot_names_the_session_that_holds_i
     first, second = await trained(api), await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{first}/predict", json={"inputs": [1]}))
     session = await session_of(node, first)
-    request = await node.taken(session)
+    request = await node.next_request(session)
 
     def start(conn: Connection) -> None:
         for to, reason in ((JobState.STARTING, Reason.PLACED), (JobState.RUNNING, Reason.TRAINING)):
@@ -214,11 +214,11 @@ async def test_a_request_that_an_ended_session_has_not_begun_goes_to_a_new_sessi
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
     first = await session_of(node, job)
-    request = await node.taken(first)
+    request = await node.next_request(first)
     await api.end(first)
-    await node.say(request["id"], AnswerPieceKind.AGAIN)
+    await node.send_piece(request["id"], AnswerPieceKind.AGAIN)
     second = await session_of(node, job, after=first)
-    await node.answer((await node.taken(second))["id"], predictions=[{"output": 1}])
+    await node.answer((await node.next_request(second))["id"], predictions=[{"output": 1}])
 
     answer = (await waiting).json()
     assert (answer["session"], answer["data"]) == (second, [{"output": 1}])
@@ -253,7 +253,7 @@ async def test_a_session_of_the_latest_checkpoint_ends_after_a_newer_checkpoint(
     job = await trained(api)
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
     older = await session_of(node, job)
-    await node.answer((await node.taken(older))["id"], predictions=[{}])
+    await node.answer((await node.next_request(older))["id"], predictions=[{}])
     await waiting
 
     def newer(conn: Any) -> None:
@@ -263,7 +263,7 @@ async def test_a_session_of_the_latest_checkpoint_ends_after_a_newer_checkpoint(
     await api.db.write(newer)
     again = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
     session = await session_of(node, job, after=older)
-    await node.answer((await node.taken(session))["id"], predictions=[{}])
+    await node.answer((await node.next_request(session))["id"], predictions=[{}])
 
     assert (await again).json()["checkpoint"]["step"] == 9
     state = (await api.client.get(f"/jobs/{older}")).json()
@@ -280,16 +280,16 @@ async def test_adapters_of_one_base_model_share_a_session(api: Api, node: Node) 
                             await trained(api, **adapted(2, "models://another"))]  # fmt: skip
     asking = asyncio.create_task(api.client.post(f"/jobs/{first}/predict", json={"inputs": ["a"]}))
     session = await session_of(node, first)
-    request = await node.taken(session)
+    request = await node.next_request(session)
     await node.answer(request["id"], predictions=[{}])
     await asking
     shared = asyncio.create_task(api.client.post(f"/jobs/{second}/predict", json={"inputs": ["a"]}))
-    offered = await node.taken(session)
-    await node.say(offered["id"], AnswerPieceKind.AGAIN)
+    offered = await node.next_request(session)
+    await node.send_piece(offered["id"], AnswerPieceKind.AGAIN)
     own = await session_of(node, second)
-    await node.answer((await node.taken(own))["id"], predictions=[{}])
+    await node.answer((await node.next_request(own))["id"], predictions=[{}])
     apart = asyncio.create_task(api.client.post(f"/jobs/{other}/predict", json={"inputs": ["a"]}))
-    await node.answer((await node.taken(await session_of(node, other)))["id"], predictions=[{}])
+    await node.answer((await node.next_request(await session_of(node, other)))["id"], predictions=[{}])
 
     assert request["adapter"] is None
     assert second in offered["adapter"]["path"]

@@ -160,14 +160,14 @@ async def test_a_stream_with_kinds_and_max_hz_loses_no_event(api: Api) -> None:
 async def test_max_hz_holds_for_a_job_that_always_has_new_events(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     job, looks, read = await api.submit(), 0, tail.Channel.after
 
-    async def and_say_more(channel: tail.Channel, cursor: int, view: tail.View) -> tail.Page:
+    async def read_and_append(channel: tail.Channel, cursor: int, view: tail.View) -> tail.Page:
         nonlocal looks
         page = await read(channel, cursor, view)
         if (looks := looks + 1) < 100:
             await api.append(job, {"loss": looks})
         return page
 
-    monkeypatch.setattr(tail.Channel, "after", and_say_more)
+    monkeypatch.setattr(tail.Channel, "after", read_and_append)
     began = time.monotonic()
     reading = asyncio.create_task(api.frames(f"/stream?jobs={job}&max_hz=5"))
     await until_async(lambda: looks > 3, what="the stream has read some times")

@@ -37,15 +37,17 @@ async def test_two_checkpoints_answer_one_prompt_side_by_side(api: Api, node: No
         return sessions if len(sessions) == 2 else []
 
     for session in await until_async(both, what="each checkpoint has a session"):
-        request = await node.taken(session)
+        request = await node.next_request(session)
         assert request["body"]["messages"] == [{"role": "user", "content": "when?"}]
-        await node.say(request["id"], AnswerPieceKind.STARTED)
-        await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
+        await node.send_piece(request["id"], AnswerPieceKind.STARTED)
+        await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
         if session == (await node.sessions(job))[0]:
-            await node.say(request["id"], AnswerPieceKind.CHUNK, index=0, text=" dawn")
-            await node.say(request["id"], AnswerPieceKind.DONE, **DONE)
+            await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text=" dawn")
+            await node.send_piece(request["id"], AnswerPieceKind.DONE, **DONE)
         else:
-            await node.say(request["id"], AnswerPieceKind.ERROR, code="serving_ended", message="the node went away")
+            await node.send_piece(
+                request["id"], AnswerPieceKind.ERROR, code="serving_ended", message="the node went away"
+            )
 
     chats = page.locator(".chat .assistant")
     await expect(chats).to_have_count(1)

@@ -46,13 +46,13 @@ LOOPBACK = "127.0.0.1/32"
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
-class Got(NamedTuple):
+class ReceivedRequest(NamedTuple):
     path: str
     headers: dict[str, str]
     body: bytes
 
     @property
-    def told(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(self.body)
         return content
 
@@ -68,7 +68,7 @@ class Receiver:
     """A receiver of webhooks that records all requests and sends the answer that a test sets."""
 
     def __init__(self) -> None:
-        self.got: list[Got] = []
+        self.got: list[ReceivedRequest] = []
         self.answer: bytes | Answer = OK
         self.port = 0
 
@@ -78,14 +78,14 @@ class Receiver:
 
     @property
     def types(self) -> list[str]:
-        return [request.told["type"] for request in self.got]
+        return [request.content["type"] for request in self.got]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
             headers = {name.lower(): value.strip() for name, _, value in (item.partition(":") for item in lines)}
             body = await reader.readexactly(int(headers["content-length"]))
-            self.got.append(Got(line.split()[1], headers, body))
+            self.got.append(ReceivedRequest(line.split()[1], headers, body))
             if callable(self.answer):
                 await self.answer(writer)
             else:
@@ -114,7 +114,7 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield result
 
 
-class Post:
+class Sender:
     """Runs control's webhook sender step by step with the test's clock.
 
     The clock is two minutes ahead, so that the real clock never overtakes it on a busy machine.
@@ -122,19 +122,19 @@ class Post:
 
     def __init__(self, api: Api, allow: str = LOOPBACK, **more: Any) -> None:
         self.now = now_ms() + 120_000
-        self.courier = WebhookSender(api.db.read, api.db.write, Allowed.of(allow), clock=lambda: self.now, **more)
+        self.sender = WebhookSender(api.db.read, api.db.write, Allowed.of(allow), clock=lambda: self.now, **more)
 
-    async def goes_out(self) -> None:
+    async def send_due(self) -> None:
         """Sends all due deliveries, and waits until their results are stored."""
         self.now = max(self.now, now_ms())
-        await self.courier.start_due()
-        while self.courier._under_way:
-            await self.courier.run_once()
-            await self.courier.start_due()
+        await self.sender.start_due()
+        while self.sender._under_way:
+            await self.sender.run_once()
+            await self.sender.start_due()
 
-    async def later(self, seconds: float) -> None:
+    async def send_due_after(self, seconds: float) -> None:
         self.now += round(seconds * 1000)
-        await self.goes_out()
+        await self.send_due()
 
 
 async def a_hook(api: Api, url: str, **given: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ async def a_hook(api: Api, url: str, **given: Any) -> dict[str, Any]:
     return body
 
 
-async def told(api: Api, hook: dict[str, Any]) -> list[dict[str, Any]]:
+async def delivery_log(api: Api, hook: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the entries of the webhook's log, oldest first."""
     answer = await api.client.get(f"/webhooks/{hook['id']}/deliveries")
     DeliveryList.model_validate_json(answer.content)
@@ -152,7 +152,7 @@ async def told(api: Api, hook: dict[str, Any]) -> list[dict[str, Any]]:
     return result[::-1]
 
 
-async def seen(api: Api, hook: dict[str, Any]) -> dict[str, Any]:
+async def read_hook(api: Api, hook: dict[str, Any]) -> dict[str, Any]:
     answer = await api.client.get(f"/webhooks/{hook['id']}")
     Webhook.model_validate_json(answer.content)
     body: dict[str, Any] = answer.json()
@@ -172,23 +172,23 @@ async def test_each_state_change_of_a_job_is_delivered_once_and_signed(
     job = await api.submit(name="sst2", tags=["nightly"])
     await api.end(job)
 
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
     assert sorted(receiver.types) == ["job.queued", "job.running", "job.starting", "job.succeeded"]
     assert all(request.is_signed_with(hook["secret"]) and request.path == "/hook?token=t" for request in receiver.got)
-    last = next(request for request in receiver.got if request.told["type"] == "job.succeeded")
+    last = next(request for request in receiver.got if request.content["type"] == "job.succeeded")
     row = await api.db.read(lambda conn: jobs.get(conn, "default", job))
-    assert last.told["data"] == {
+    assert last.content["data"] == {
         "job": job, "project": "default", "name": "sst2", "tags": ["nightly"], "state": "succeeded",
         "reason": "completed", "message": None, "attempt": 1, "no": row.last_no,
     }  # fmt: skip
-    log = await told(api, hook)
+    log = await delivery_log(api, hook)
     assert [(delivery["status"], delivery["tries"], delivery["http_status"]) for delivery in log] == [
         ("delivered", 1, 204)
     ] * 4
     assert {delivery["id"] for delivery in log} == {request.headers["webhook-id"] for request in receiver.got}
     assert [delivery["body"]["data"]["no"] for delivery in log] == [1, 2, 3, 4]
-    await Post(api).goes_out()
+    await Sender(api).send_due()
     assert len(receiver.got) == 4
 
 
@@ -214,9 +214,9 @@ async def test_a_webhook_gets_only_the_states_and_tags_of_its_filter(api: Api, r
     for job in (wanted, other):
         await api.end(job)
 
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
-    assert [(request.told["type"], request.told["data"]["job"]) for request in receiver.got] == [
+    assert [(request.content["type"], request.content["data"]["job"]) for request in receiver.got] == [
         ("job.succeeded", wanted)
     ]
 
@@ -231,9 +231,9 @@ async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, rec
     await api.end(job)
     await api.client.post(f"/jobs/{cancelled}/cancel")
 
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
-    [end] = [request for request in receiver.got if request.told["type"].startswith("fine_tuning")]
+    [end] = [request for request in receiver.got if request.content["type"].startswith("fine_tuning")]
     opened = client.webhooks.unwrap(end.body, end.headers, secret=made.signing_secret)
     assert (opened.type, opened.id) == ("fine_tuning.job.succeeded", end.headers["webhook-id"])
     assert opened.data.id == job
@@ -327,7 +327,7 @@ async def test_a_webhook_of_another_project_receives_nothing_and_is_not_found(
     path = made.headers["location"]
 
     await api.client.post("/jobs", json=SPEC, headers=vision)
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
     assert receiver.got == []
     assert (await api.client.get("/webhooks", headers=vision)).json()["data"] == []
@@ -343,17 +343,17 @@ async def test_a_webhook_of_another_project_receives_nothing_and_is_not_found(
 
 async def test_a_failing_delivery_is_retried_for_a_day_and_then_counts_as_failed(api: Api, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 500 Oh\r\nContent-Length: 4\r\n\r\nno\x1b!"
-    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Sender(api)
     await api.submit()
-    await post.goes_out()
-    first = (await told(api, hook))[0]
+    await post.send_due()
+    first = (await delivery_log(api, hook))[0]
 
     for seconds in RETRY_DELAYS_SECONDS:
-        assert (await told(api, hook))[0]["status"] == "pending"
+        assert (await delivery_log(api, hook))[0]["status"] == "pending"
         tries = len(receiver.got)
-        await post.later(seconds - 1)
+        await post.send_due_after(seconds - 1)
         assert len(receiver.got) == tries, "a retry must not be sent early"
-        await post.later(1.5)
+        await post.send_due_after(1.5)
         assert len(receiver.got) == tries + 1
 
     assert (first["error"], first["answer"]) == ("the receiver answered 500, and only 2xx is a success", "no !")
@@ -361,13 +361,13 @@ async def test_a_failing_delivery_is_retried_for_a_day_and_then_counts_as_failed
     assert len({request.headers["webhook-id"] for request in receiver.got}) == 1
     assert len({request.headers["webhook-timestamp"] for request in receiver.got}) == len(RETRY_DELAYS_SECONDS) + 1
     assert all(request.is_signed_with(hook["secret"]) for request in receiver.got)
-    (last,) = await told(api, hook)
+    (last,) = await delivery_log(api, hook)
     assert (last["status"], last["tries"], last["next_try_at"]) == ("failed", 8, None)
-    assert (await seen(api, hook))["failing_since"] is not None
+    assert (await read_hook(api, hook))["failing_since"] is not None
     receiver.answer = OK
     await api.client.post(f"/webhooks/{hook['id']}/test")
-    await post.goes_out()
-    assert (await seen(api, hook))["failing_since"] is None
+    await post.send_due()
+    assert (await read_hook(api, hook))["failing_since"] is None
 
 
 @pytest.mark.own_statement
@@ -376,19 +376,19 @@ async def test_a_webhook_that_fails_for_days_is_disabled_with_a_reason(
 ) -> None:
     api = await serve(database_url, webhooks_allow=LOOPBACK)
     receiver.answer = b"HTTP/1.1 503 Away\r\n\r\n"
-    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Sender(api)
     await api.submit()
-    await post.goes_out()
+    await post.send_due()
     await api.submit()
 
-    await post.later(5 * 24 * 3600 + 1)
+    await post.send_due_after(5 * 24 * 3600 + 1)
 
-    now = await seen(api, hook)
+    now = await read_hook(api, hook)
     assert (now["enabled"], now["disabled_why"]) == (False, f"nothing could be delivered since {now['failing_since']}")
-    assert {message["status"] for message in await told(api, hook)} == {"failed"}
+    assert {message["status"] for message in await delivery_log(api, hook)} == {"failed"}
     assert (await api.client.post(f"/webhooks/{hook['id']}/test")).json()["code"] == "webhook_disabled"
     await api.submit()
-    assert len(await told(api, hook)) == 2, "a disabled webhook must get no delivery"
+    assert len(await delivery_log(api, hook)) == 2, "a disabled webhook must get no delivery"
     again = await api.client.patch(f"/webhooks/{hook['id']}", json={"enabled": True})
     assert (again.json()["enabled"], again.json()["failing_since"]) == (True, None)
 
@@ -399,26 +399,26 @@ async def test_a_failing_webhook_is_tried_rarely_and_gets_its_backlog_after_it_r
 ) -> None:
     api = await serve(database_url, webhooks_allow=LOOPBACK)
     receiver.answer = b"HTTP/1.1 503 Away\r\n\r\n"
-    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Sender(api)
     await api.submit()
-    await post.goes_out()
+    await post.send_due()
     for _ in range(6):
         await api.submit()
 
-    await post.later(deliveries.REST_SECONDS - 1)
+    await post.send_due_after(deliveries.REST_SECONDS - 1)
     assert len(receiver.got) == 1, "nothing must be sent during the rest after a failure"
-    await post.later(1.5)
+    await post.send_due_after(1.5)
     assert len(receiver.got) == 2, "only one of the due deliveries must be sent to a failing webhook"
-    await post.later(deliveries.REST_SECONDS)
+    await post.send_due_after(deliveries.REST_SECONDS)
     assert len({request.headers["webhook-id"] for request in receiver.got}) == 3, (
         "a delivery that was never tried must be sent before one that failed"
     )
 
     receiver.answer = OK
-    await post.later(deliveries.REST_SECONDS)
-    await post.later(3600)
-    assert {message["status"] for message in await told(api, hook)} == {"delivered"}
-    assert (await seen(api, hook))["failing_since"] is None
+    await post.send_due_after(deliveries.REST_SECONDS)
+    await post.send_due_after(3600)
+    assert {message["status"] for message in await delivery_log(api, hook)} == {"delivered"}
+    assert (await read_hook(api, hook))["failing_since"] is None
 
 
 async def test_a_failing_webhook_with_too_many_waiting_deliveries_is_disabled(
@@ -427,19 +427,19 @@ async def test_a_failing_webhook_with_too_many_waiting_deliveries_is_disabled(
     monkeypatch.setattr(deliveries, "MOST_WAITING", 3)
     api = await serve(database_url, webhooks_allow=LOOPBACK)
     receiver.answer = b"HTTP/1.1 503 Away\r\n\r\n"
-    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Sender(api)
     for _ in range(3):
         await api.submit()
-    await post.goes_out()
-    assert (await seen(api, hook))["enabled"]
+    await post.send_due()
+    assert (await read_hook(api, hook))["enabled"]
 
     await api.submit()
-    await post.later(deliveries.REST_SECONDS + 1)
+    await post.send_due_after(deliveries.REST_SECONDS + 1)
 
-    now = await seen(api, hook)
+    now = await read_hook(api, hook)
     why = f"nothing could be delivered since {now['failing_since']}, and more than 3 deliveries waited"
     assert (now["enabled"], now["disabled_why"]) == (False, why)
-    assert {message["status"] for message in await told(api, hook)} == {"failed"}
+    assert {message["status"] for message in await delivery_log(api, hook)} == {"failed"}
 
 
 @pytest.mark.own_statement
@@ -503,27 +503,27 @@ async def test_the_url_and_the_filters_of_a_webhook_can_be_changed(api: Api, rec
         return {**answer.json()}
 
     async with receiving() as away:
-        hook, post = await a_hook(api, away.url, states=["queued"], tags=["a"], description="ours"), Post(api)
+        hook, post = await a_hook(api, away.url, states=["queued"], tags=["a"], description="ours"), Sender(api)
     job = await api.submit(tags=["a"])
-    await post.goes_out()
-    assert (await seen(api, hook))["failing_since"] is not None
+    await post.send_due()
+    assert (await read_hook(api, hook))["failing_since"] is not None
 
     moved = await change(url=receiver.url, states=["succeeded"], tags=None)
-    await post.later(6)
+    await post.send_due_after(6)
 
     assert (moved["url"], moved["states"], moved["tags"], moved["description"]) == (
         receiver.url, ["succeeded"], None, "ours",
     )  # fmt: skip
     assert moved["failing_since"] is None, "the new address has not failed yet"
     assert receiver.types == ["job.queued"], "waiting deliveries must be sent to the new address"
-    assert await change() == await seen(api, hook), "an empty change must change nothing"
+    assert await change() == await read_hook(api, hook), "an empty change must change nothing"
     await api.end(job)
-    await post.goes_out()
+    await post.send_due()
     assert receiver.types == ["job.queued", "job.succeeded"]
     assert (await change(states=None, enabled=False))["disabled_why"] == "by hand"
     bad = await api.client.patch(f"/webhooks/{hook['id']}", json={"url": "https://10.0.0.1/", "description": "lost"})
     assert (bad.status_code, bad.json()["errors"][0]["pointer"]) == (422, "/url")
-    assert (await seen(api, hook))["description"] == "ours"
+    assert (await read_hook(api, hook))["description"] == "ours"
 
 
 async def test_after_a_rotation_the_old_secret_also_signs_until_its_end(
@@ -536,10 +536,10 @@ async def test_after_a_rotation_the_old_secret_also_signs_until_its_end(
 
     async def good(*secrets: str) -> list[bool]:
         await api.submit()
-        await post.goes_out()
+        await post.send_due()
         return [receiver.got[-1].is_signed_with(secret) for secret in secrets]
 
-    hook, post = await a_hook(api, receiver.url, states=["queued"]), Post(api)
+    hook, post = await a_hook(api, receiver.url, states=["queued"]), Sender(api)
     first = hook["secret"]
     with caplog.at_level(logging.INFO):
         changed = await rotate(overlap="2h")
@@ -547,56 +547,56 @@ async def test_after_a_rotation_the_old_secret_also_signs_until_its_end(
 
     assert await good(first, second) == [True, True]
     assert changed["old_secret_until"] is not None
-    await post.later(2 * 3600 + 1)
+    await post.send_due_after(2 * 3600 + 1)
     assert await good(first, second) == [False, True]
     leaked = await rotate(overlap=0)
     assert (await good(second, leaked["secret"]), leaked["old_secret_until"]) == ([False, True], None)
-    assert "secret" not in await seen(api, hook)
+    assert "secret" not in await read_hook(api, hook)
     assert re.search(f"{hook['id']}.*given a new secret by", caplog.text)
     assert second not in caplog.text
 
 
 async def test_a_webhook_whose_receiver_answers_410_is_disabled_at_once(api: Api, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 410 Gone\r\n\r\n"
-    hook, post = await a_hook(api, receiver.url), Post(api)
+    hook, post = await a_hook(api, receiver.url), Sender(api)
     ping = await api.client.post(f"/webhooks/{hook['id']}/test")
 
-    await post.goes_out()
+    await post.send_due()
     await api.submit()
-    await post.later(3600)
+    await post.send_due_after(3600)
 
     assert (ping.status_code, ping.json()["status"], receiver.types) == (202, "pending", ["ping"])
-    assert [(message["type"], message["status"]) for message in await told(api, hook)] == [("ping", "failed")]
-    assert (await seen(api, hook))["disabled_why"] == "the receiver answered 410 Gone"
+    assert [(message["type"], message["status"]) for message in await delivery_log(api, hook)] == [("ping", "failed")]
+    assert (await read_hook(api, hook))["disabled_why"] == "the receiver answered 410 Gone"
 
 
 async def test_a_delivery_whose_control_died_is_sent_again_by_the_next_control(api: Api, receiver: Receiver) -> None:
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
-    dying = Post(api)
-    await dying.courier.start_due()
+    dying = Sender(api)
+    await dying.sender.start_due()
     await until_async(lambda: receiver.got, within=30, what="the first control has sent the delivery")
-    await dying.courier.stop()
-    assert (await told(api, hook))[0]["tries"] == 0
+    await dying.sender.stop()
+    assert (await delivery_log(api, hook))[0]["tries"] == 0
 
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
     first, second = receiver.got
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
-    assert [(message["status"], message["tries"]) for message in await told(api, hook)] == [("delivered", 1)]
+    assert [(message["status"], message["tries"]) for message in await delivery_log(api, hook)] == [("delivered", 1)]
 
 
 async def test_a_delivery_that_was_sent_twice_is_counted_once(api: Api, receiver: Receiver) -> None:
     receiver.answer = b"HTTP/1.1 500 Oh\r\n\r\n"
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
-    frozen, next_one = Post(api), Post(api)
-    await frozen.courier.start_due()
-    await next_one.goes_out()
+    frozen, next_one = Sender(api), Sender(api)
+    await frozen.sender.start_due()
+    await next_one.send_due()
 
-    await frozen.goes_out()
+    await frozen.send_due()
 
-    assert [message["tries"] for message in await told(api, hook)] == [1]
+    assert [message["tries"] for message in await delivery_log(api, hook)] == [1]
 
 
 async def test_a_receiver_that_hangs_delays_no_other_webhook(
@@ -614,19 +614,19 @@ async def test_a_receiver_that_hangs_delays_no_other_webhook(
         await a_hook(api, receiver.url, states=["queued"])
         for _ in range(6):
             await api.submit()
-        post = Post(api)
-        await post.courier.start_due()
+        post = Sender(api)
+        await post.sender.start_due()
         while len(receiver.got) < 6:
-            await post.courier.run_once()
-        assert not [message for message in await told(api, stuck) if message["tries"]], (
+            await post.sender.run_once()
+        assert not [message for message in await delivery_log(api, stuck) if message["tries"]], (
             "the other was done while this one hung"
         )
         cut.set()
-        await post.goes_out()
+        await post.send_due()
         monkeypatch.setattr(sending, "TOTAL_SECONDS", 0.2)
-        await post.later(deliveries.REST_SECONDS + 1)
+        await post.send_due_after(deliveries.REST_SECONDS + 1)
 
-        said = [message["error"] for message in await told(api, stuck) if message["tries"]]
+        said = [message["error"] for message in await delivery_log(api, stuck) if message["tries"]]
         assert len(hanging.got) == deliveries.AT_ONCE + 1
         assert "0.2 s" in said[-1]
         never.set()
@@ -638,10 +638,10 @@ async def test_a_redirect_is_not_followed_and_counts_as_a_failed_delivery(api: A
         hook = await a_hook(api, receiver.url, states=["queued"])
         await api.submit()
 
-        await Post(api).goes_out()
+        await Sender(api).send_due()
 
         assert (len(receiver.got), inside.got) == (1, [])
-        assert "Redirects are not followed" in (await told(api, hook))[0]["error"]
+        assert "Redirects are not followed" in (await delivery_log(api, hook))[0]["error"]
 
 
 async def test_only_the_beginning_of_a_huge_answer_is_read(api: Api, receiver: Receiver) -> None:
@@ -659,9 +659,9 @@ async def test_only_the_beginning_of_a_huge_answer_is_read(api: Api, receiver: R
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
 
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
-    (message,) = await told(api, hook)
+    (message,) = await delivery_log(api, hook)
     assert (message["status"], len(message["answer"])) == ("delivered", 500)
     assert sent < 50_000_000, "most of the answer must not be read"
 
@@ -680,9 +680,9 @@ async def test_a_delivery_with_a_success_status_counts_even_if_the_body_never_en
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
 
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
-    (message,) = await told(api, hook)
+    (message,) = await delivery_log(api, hook)
     assert (message["status"], message["answer"]) == ("delivered", "thanks")
     never.set()
 
@@ -698,9 +698,9 @@ async def test_a_missing_answer_is_reported_with_its_reason(
     hook = await a_hook(api, receiver.url, states=["queued"])
     await api.submit()
 
-    await Post(api).goes_out()
+    await Sender(api).send_due()
 
-    (message,) = await told(api, hook)
+    (message,) = await delivery_log(api, hook)
     assert message["status"] == "pending"
     assert why in message["error"]
 
@@ -777,14 +777,14 @@ async def test_a_host_that_resolves_to_a_forbidden_address_later_gets_no_deliver
     hook = await a_hook(api, receiver.url, states=["queued"])
     await repoint(api, hook, f"http://hooks.example:{receiver.port}/")
     await api.submit()
-    strict, open_ = Post(api, "10.9.9.0/24", resolve=resolve), Post(api, "hooks.example", resolve=resolve)
+    strict, open_ = Sender(api, "10.9.9.0/24", resolve=resolve), Sender(api, "hooks.example", resolve=resolve)
 
-    await strict.goes_out()
+    await strict.send_due()
 
     assert receiver.got == []
     why = "not sent: the URL names hooks.example, which is 127.0.0.1: not a public address"
-    assert (await told(api, hook))[0]["error"] == why
-    await open_.later(6)
+    assert (await delivery_log(api, hook))[0]["error"] == why
+    await open_.send_due_after(6)
     (got,) = receiver.got
     assert got.headers["host"] == f"hooks.example:{receiver.port}"
     assert asked == ["hooks.example"] * 2, "each try must resolve the host only once, and use the checked address"
@@ -818,13 +818,13 @@ async def test_a_certificate_must_be_valid_for_the_host_name(
     server = await asyncio.start_server(secure.serve, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     hook = await a_hook(api, f"https://127.0.0.1:{port}/", states=["queued"])
-    post = Post(api, resolve=resolve)
+    post = Sender(api, resolve=resolve)
     for name in ("hooks.example", "other.example"):
         await repoint(api, hook, f"https://{name}:{port}/")
         await api.submit()
-        await post.goes_out()
+        await post.send_due()
 
-    good, bad = await told(api, hook)
+    good, bad = await delivery_log(api, hook)
     server.close()
     assert (good["status"], len(secure.got)) == ("delivered", 1)
     assert "certificate" in bad["error"].lower()
@@ -841,8 +841,8 @@ async def test_control_sends_deliveries_without_redis(api: Api, receiver: Receiv
         lambda: control.counts and control._state.numbers()["webhooks_delivered"], within=30, what="it is counted"
     )
 
-    assert receiver.got[0].told["data"]["job"] == job
-    assert (await told(api, hook))[0]["status"] == "delivered"
+    assert receiver.got[0].content["data"]["job"] == job
+    assert (await delivery_log(api, hook))[0]["status"] == "delivered"
     await control.close()
     await running
 
@@ -906,18 +906,18 @@ async def test_the_receiver_in_the_docs_accepts_only_correctly_signed_requests(a
     try:
         await until_async(lambda: connects(port), within=30, what="the receiver of the docs listens")
         job = await api.submit()
-        post = Post(api)
-        await post.goes_out()
+        post = Sender(api)
+        await post.send_due()
         assert shown.stdout
         line = (await asyncio.wait_for(shown.stdout.readline(), PATIENCE)).decode()
         assert job in line
-        (message,) = await told(api, hook)
+        (message,) = await delivery_log(api, hook)
         assert line.split()[0] == message["id"]
         table = tables.webhooks
         await api.db.write(lambda conn: conn.execute(table.update().values(secret=sending.make_secret())))
         await api.submit()
-        await post.goes_out()
-        assert [item["http_status"] for item in await told(api, hook)] == [204, 401]
+        await post.send_due()
+        assert [item["http_status"] for item in await delivery_log(api, hook)] == [204, 401]
     finally:
         shown.kill()
         await shown.wait()
