@@ -63,20 +63,20 @@ def test_a_half_uploaded_checkpoint_is_never_reported(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = attempt(1)
-    report = first.heard_of(older := first.save(10))
+    report = first.upload_checkpoints(older := first.save(10))
     with monkeypatch.context() as patch:
         asked = dies_before(store, "checkpoint-20/trainer_state.json", patch)
         passed = first.shipping.hold_checkpoints([newer := first.save(20)])
         until(lambda: any("checkpoint-20" in path for path in asked), within=30, what="some of it is sent")
-        until(lambda: first.hears("store_away"), within=30, what="and the rest is not")
-        first.is_gone()
+        until(lambda: first.has_reported("store_away"), within=30, what="and the rest is not")
+        first.close_and_join()
     report += [
         *passed,
-        *(message for message in first.heard() if message["kind"] == "checkpoint" and message not in report),
+        *(message for message in first.reported() if message["kind"] == "checkpoint" and message not in report),
     ]
 
     second = attempt(2, *(offer_of(item) for item in reversed(report)))
-    began = second.begins()
+    began = second.starting_point()
 
     assert not second.found, f"nobody has all of checkpoint-20, and it was told: {second.found}"
     assert report == [older] != [newer]
@@ -90,12 +90,12 @@ def test_a_checkpoint_that_is_being_replaced_never_has_a_wrong_manifest(
 ) -> None:
     """A second save of a step has the same path. A reader meanwhile gets the old files, the new files or none."""
     first = attempt(1)
-    first.heard_of(event := first.save(10, "weights"))
+    first.upload_checkpoints(event := first.save(10, "weights"))
     with monkeypatch.context() as patch:
         dies_before(store, "checkpoint-10/trainer_state.json", patch)
         first.shipping.hold_checkpoints([first.save(10, "another")])
-        until(lambda: first.hears("store_away"), within=30, what="half of the second one is there")
-        first.is_gone()
+        until(lambda: first.has_reported("store_away"), within=30, what="half of the second one is there")
+        first.close_and_join()
 
     place = event["data"]["path"]
     try:
@@ -112,12 +112,12 @@ def test_a_script_does_not_continue_with_files_of_only_some_of_its_nodes(attempt
     for number, steps in ((1, "10"), (2, "20")):
         for source in (0, 1):
             node = attempt(number, source=source, nodes=2, **SCRIPT)
-            node.leaves({f"state-{source}": steps}, is_lost=(number, source) == (2, 1))
+            node.write_files({f"state-{source}": steps}, is_lost=(number, source) == (2, 1))
 
     third = attempt(3, source=1, nodes=2, **SCRIPT)
-    third.fetches()
+    third.fetch()
 
-    assert third.has() == {"state-0": "10", "state-1": "10"}, "a state that no run was in"
+    assert third.contents() == {"state-0": "10", "state-1": "10"}, "a state that no run was in"
 
 
 @pytest.mark.fault(1, without="files that a node has fetched are not uploaded again", red="which is older")
@@ -126,29 +126,29 @@ def test_a_nodes_unchanged_files_do_not_replace_newer_files_of_another_node(atte
     for number, steps in ((1, "10"), (2, "20"), (3, "30")):
         for source in (0, 1):
             node = attempt(number, source=source, nodes=2, **SCRIPT)
-            node.fetches()
-            node.leaves({f"state-{source}": steps})
+            node.fetch()
+            node.write_files({f"state-{source}": steps})
 
     last = attempt(4, source=0, nodes=2, **SCRIPT)
-    last.fetches()
+    last.fetch()
 
-    assert last.has() == {"state-0": "30", "state-1": "30"}, "it has what the other node had found, which is older"
+    assert last.contents() == {"state-0": "30", "state-1": "30"}, "it has what the other node had found, which is older"
 
 
 @pytest.mark.fault(1, without="a script continues only with files of all its nodes", red="a state that no run was in")
 def test_a_script_does_not_continue_with_half_uploaded_files(
     attempt: Make, store: RemoteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt(1, **SCRIPT).leaves({"model": "10", "optimizer": "10"})
+    attempt(1, **SCRIPT).write_files({"model": "10", "optimizer": "10"})
     second = attempt(2, **SCRIPT)
-    second.leaves({"model": "20", "optimizer": "20"}, is_lost=True)
+    second.write_files({"model": "20", "optimizer": "20"}, is_lost=True)
     with monkeypatch.context() as patch:
         asked = dies_before(store, "/optimizer", patch)
         second.shipping.upload_outputs()
         until(lambda: any(path.endswith("/optimizer") for path in asked), within=30, what="some of it is sent")
-        second.is_gone()
+        second.close_and_join()
 
     third = attempt(3, **SCRIPT)
-    third.fetches()
+    third.fetch()
 
-    assert third.has() == {"model": "10", "optimizer": "10"}, "a state that no run was in"
+    assert third.contents() == {"model": "10", "optimizer": "10"}, "a state that no run was in"

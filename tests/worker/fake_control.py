@@ -159,7 +159,7 @@ class FakeControl(threading.Thread):
             with suppress(redis_py.RedisError, OSError):
                 self.client.set(keys.EPOCH, "epoch", nx=True)
                 if popped := self.client.blpop([keys.INBOX], timeout=0.002):
-                    self._hear(TO_CONTROL.validate_json(popped[1]))
+                    self._handle(TO_CONTROL.validate_json(popped[1]))
                 if not self.pauses.is_set():
                     self._ingest()
                 self._send_again()
@@ -173,7 +173,7 @@ class FakeControl(threading.Thread):
                 self._sent[job, attempt] = (node, time.monotonic())
                 self.send_start_message(node, job, attempt)
 
-    def _hear(self, message: Claim | AttemptBeat | NodeBeat) -> None:
+    def _handle(self, message: Claim | AttemptBeat | NodeBeat) -> None:
         if isinstance(message, Claim):
             if self.grants:
                 self._answer_claim(message)

@@ -27,7 +27,7 @@ class _Data(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         time.sleep(self.seconds)
         if index == self.at:
-            MISCHIEF[self.do](self.marker)
+            FAULTS[self.do](self.marker)
         return {"x": torch.ones(8), "labels": torch.ones(4)}
 
 
@@ -95,7 +95,7 @@ def _is(fd: str) -> bool:
     return True
 
 
-def _babble(marker: str) -> None:
+def _write_invalid_lines(marker: str) -> None:
     """Writes lines that are not events on every socket that this process has inherited."""
     for fd in os.listdir("/proc/self/fd"):
         if int(fd) > 2 and _is(fd) and os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
@@ -103,7 +103,7 @@ def _babble(marker: str) -> None:
             os.write(int(fd), b'{"kind":[],"data":{}}\n{"kind":"log","data":' + deep + b"}\n[]\nnothing\n")
 
 
-MISCHIEF = {
-    "nothing": lambda marker: None, "raise": _raise, "segfault": _segfault, "hang": _hang, "tell": _print_secrets,
-    "babble": _babble, "note": _note,
+FAULTS = {
+    "nothing": lambda marker: None, "raise": _raise, "segfault": _segfault, "hang": _hang, "note": _note,
+    "print_secrets": _print_secrets, "write_invalid_lines": _write_invalid_lines,
 }  # fmt: skip

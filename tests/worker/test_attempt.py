@@ -208,7 +208,7 @@ def test_a_spec_that_the_node_does_not_accept_fails_before_training(lasting: Las
 
 
 def test_training_sees_no_variable_and_no_file_of_its_node(lasting: Lasting) -> None:
-    job = lasting.submit(**misbehaving("tell"), gpus=["GPU-a"])
+    job = lasting.submit(**misbehaving("print_secrets"), gpus=["GPU-a"])
 
     lasting.control.done(job)
     reports = {line["data"]["text"].partition(" ")[0]: line["data"] for line in lasting.control.of(job, "line")}
@@ -259,7 +259,7 @@ def test_a_note_from_any_code_of_the_user_becomes_an_event(lasting: Lasting) -> 
 
 
 def test_invalid_messages_on_the_socket_of_users_code_are_ignored(lasting: Lasting) -> None:
-    done = lasting.control.done(lasting.submit(**misbehaving("babble")))
+    done = lasting.control.done(lasting.submit(**misbehaving("write_invalid_lines")))
 
     assert done["ending"] == "finished"
 

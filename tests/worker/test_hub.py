@@ -31,22 +31,22 @@ TINY = {"model": {"use": "hf/causal-lm", "args": {"path": "hub://me/tiny"}}}
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+def hub_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
     processes = Processes(tmp_path_factory.mktemp("hub"))
     yield HubServer(processes)
     processes.stop_all()
 
 
 @pytest.fixture
-def hub(there: HubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+def hub(hub_server: HubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """Yields an empty hub that child processes of this test use. Held answers are released after the test."""
     for kind in ("models", "datasets"):
-        if (there.folder / kind).exists():
-            there.drop(kind)
-    for name, value in there.environment.items():
+        if (hub_server.folder / kind).exists():
+            hub_server.drop(kind)
+    for name, value in hub_server.environment.items():
         monkeypatch.setenv(name, value)
-    yield there
-    there.release()
+    yield hub_server
+    hub_server.release()
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def read(journal: Journal, after: int = 0, count: int = 10_000) -> list[dict[str
     return [json.loads(line) for line in journal.read(after, count, 1 << 30)]
 
 
-def left_by_the_dead(journal: Journal) -> Journal:
+def reopened(journal: Journal) -> Journal:
     journal.close()
     result = Journal.reopen(journal.path)
     assert result is not None
@@ -71,7 +71,7 @@ def test_a_child_forked_while_a_journal_lock_is_checked_does_not_hold_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery's main thread forks the processes of its pool while the node's thread checks the journals."""
-    left = left_by_the_dead(Journal.create(tmp_path, name(), 10))
+    left = reopened(Journal.create(tmp_path, name(), 10))
     left.close()
     lives, held = os.pipe()
     forked: list[int] = []
@@ -83,14 +83,14 @@ def test_a_child_forked_while_a_journal_lock_is_checked_does_not_hold_the_lock(
             os.read(lives, 1)
             os._exit(0)
 
-    def and_fork(fd: int, how: int) -> None:
+    def lock_and_fork(fd: int, how: int) -> None:
         flock(fd, how)
         forking.start()
         forking.join(0.5)
 
     flock, forking = fcntl.flock, threading.Thread(target=fork)
     with monkeypatch.context() as patched:
-        patched.setattr(fcntl, "flock", and_fork)
+        patched.setattr(fcntl, "flock", lock_and_fork)
         assert not is_owned(left.path)
     forking.join()
 
@@ -106,7 +106,7 @@ def test_a_reopened_journal_has_its_attempt_and_its_last_number(tmp_path: Path) 
     journal.append([log(n) for n in range(700)])
     journal.append([{"kind": "done", "at": now_text(), "data": {}}])
 
-    result = left_by_the_dead(journal)
+    result = reopened(journal)
 
     assert (result.name, result.last, result.is_done) == (values, 701, True)
     assert [event["seq"] for event in read(result, 600)] == list(range(601, 702))
@@ -117,7 +117,7 @@ def test_a_torn_last_line_is_cut(tmp_path: Path) -> None:
     journal.append([log(n) for n in range(5)])
     os.truncate(journal.path, journal.size - 7)
 
-    result = left_by_the_dead(journal)
+    result = reopened(journal)
 
     assert result.last == 4
     assert [event["seq"] for event in read(result)] == [1, 2, 3, 4]
@@ -134,7 +134,7 @@ def test_lines_that_a_disk_lost_in_the_middle_become_gaps(tmp_path: Path, where:
         file.seek(ends[4] + 15 if where == "inside a line" else ends[4] - 3)
         file.write(b"######")
 
-    result = left_by_the_dead(journal)
+    result = reopened(journal)
 
     lost = [6] if where == "inside a line" else [5, 6]
     events = read(result)
@@ -210,7 +210,7 @@ def test_acknowledged_events_free_space_in_a_journal(tmp_path: Path) -> None:
             range(max(1, journal.last - 29), journal.last + 1)
         )
 
-    result = left_by_the_dead(journal)
+    result = reopened(journal)
 
     assert max(sizes) < 100_000 < journal.last * 100
     assert (result.last, result.first) == (4000, journal.first)
@@ -231,7 +231,7 @@ def test_a_journal_with_the_first_line_of_an_older_version_is_read(tmp_path: Pat
     lines = journal.path.read_bytes()
     journal.path.write_bytes(seal(b'{"job":"job_1","attempt":1,"fence":1,"claim":"c"}') + lines)
 
-    result = left_by_the_dead(journal)
+    result = reopened(journal)
 
     assert (result.name, result.last) == (journal.name, 2)
     assert [event["step"] for event in read(result)] == [1, 2]
@@ -278,7 +278,7 @@ def test_a_journal_without_its_first_event_can_be_read_twice(tmp_path: Path) -> 
         file.seek(begin + 15)
         file.write(b"######")
 
-    result = left_by_the_dead(journal)
+    result = reopened(journal)
 
     assert result.first == 2
     for _ in ("once", "after a silence"):

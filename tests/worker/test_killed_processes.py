@@ -87,7 +87,7 @@ def running(start_node: NodeStarter, control: FakeControl) -> Running:
     return Running(worker, control, control.node(), start_node)
 
 
-def runs_another(running: Running, control: FakeControl) -> None:
+def run_another_job(running: Running, control: FakeControl) -> None:
     job = control.submit(control.node(), training={"max_steps": 3, "save_strategy": "no"})
     assert control.done(job, within=60)["ending"] == "finished"
 
@@ -105,7 +105,7 @@ def test_the_temporary_folder_of_killed_training_is_deleted(
         running.all_gone(running.training)
         assert control.done(running.job, within=20)["reason"] == "crashed"
         until(lambda: not list(Path(scratch).glob("footplate-*")), what="the attempt's folder is gone")
-        runs_another(running, control)
+        run_another_job(running, control)
 
 
 def test_a_killed_supervisor_is_reported_and_its_training_ends(running: Running, control: FakeControl) -> None:
@@ -118,7 +118,7 @@ def test_a_killed_supervisor_is_reported_and_its_training_ends(running: Running,
     assert control.of(running.job, "done") == []
     seqs = [event["seq"] for event in control.of(running.job)]
     assert seqs == list(range(1, len(seqs) + 1))
-    runs_another(running, control)
+    run_another_job(running, control)
 
 
 def test_a_warm_parent_works_after_two_supervisors_and_trainings_were_killed(
@@ -137,7 +137,7 @@ def test_a_warm_parent_works_after_two_supervisors_and_trainings_were_killed(
 
     for running_job in running:
         running_job.all_gone(running_job.training)
-    runs_another(running[0], control)
+    run_another_job(running[0], control)
     assert is_alive(warm)
 
 
@@ -148,7 +148,7 @@ def test_a_killed_warm_parent_ends_its_training(running: Running, control: FakeC
     done = control.done(running.job, within=20)
     assert done["reason"] == "crashed"
     assert "warm parent" in done["error"]["message"]
-    runs_another(running, control)
+    run_another_job(running, control)
 
 
 def test_a_second_worker_in_the_same_folder_refuses_to_start(start_node: NodeStarter, control: FakeControl) -> None:
@@ -165,7 +165,7 @@ def pool(worker: Process) -> list[int]:
     return [pid for pid in children(worker.pid) if command(pid) == command(worker.pid)]
 
 
-def standing_pool(worker: Process, control: FakeControl) -> list[int]:
+def settled_pool(worker: Process, control: FakeControl) -> list[int]:
     """Returns the pool processes without children that are about to run another program.
 
     The parent blocks until such a child has started its program, so a test that stops the child stops the node.
@@ -181,7 +181,7 @@ def test_an_idle_node_that_consumes_no_messages_restarts(start_node: NodeStarter
     node = control.node()
     until(lambda: control.nodes[node.node].consuming, what="the node consumes messages")
 
-    for pid in standing_pool(worker, control):
+    for pid in settled_pool(worker, control):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
 
@@ -212,7 +212,7 @@ def test_a_node_that_is_claiming_an_attempt_does_not_restart(start_node: NodeSta
     control.grants = False
     job = control.submit(node, training={"max_steps": 3, "save_strategy": "no"})
     until(lambda: job in control.unanswered, within=20, what="a pool process claims the attempt")
-    processes = standing_pool(worker, control)
+    processes = settled_pool(worker, control)
     for pid in processes:
         os.kill(pid, signal.SIGSTOP)
     beats = control.nodes[node.node].number
@@ -228,7 +228,7 @@ def test_a_node_that_is_claiming_an_attempt_does_not_restart(start_node: NodeSta
 
 def test_a_node_with_a_running_attempt_does_not_restart(running: Running, control: FakeControl) -> None:
     node = control.node()
-    for pid in standing_pool(running.worker, control):
+    for pid in settled_pool(running.worker, control):
         if pid != running.supervisor:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)

@@ -3,8 +3,8 @@ from __future__ import annotations
 from tests.support.processes import Processes
 
 
-def outcome_of(processes: Processes, deed: str) -> str:
-    reading = processes.start("-m", "tests.worker.treacherous", deed)
+def outcome_of(processes: Processes, ending: str) -> str:
+    reading = processes.start("-m", "tests.worker.treacherous", ending)
     reading.wait(60)
     return reading.output
 

@@ -27,10 +27,10 @@ class Stage:
 
     def __init__(self, folder: Path, world: int, first: int = 0) -> None:
         """Starts `world` ranks on this node. The number of the first rank is `first`."""
-        self.told: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
         self._selector = selectors.DefaultSelector()
         self._listening = launch.listen(folder)
-        self.training = Training(self._selector, self.told.extend)
+        self.training = Training(self._selector, self.events.extend)
         self.training.start(folder, [_order(folder, first + rank, world) for rank in range(world)])
         self.warm, _ = self._listening.accept()
         self.fds = [socket.recv_fds(self.warm, 4096, len(FD_NAMES))[1] for _ in range(world)]
@@ -38,7 +38,7 @@ class Stage:
             self.warm.send(Started(rank=first + rank, pid=2**22 + rank).model_dump_json().encode())
         self.turn()
 
-    def say(self, rank: int, kind: str, **data: Any) -> None:
+    def send(self, rank: int, kind: str, **data: Any) -> None:
         os.write(self.fds[rank][1], json.dumps({"kind": kind, "data": data}).encode() + b"\n")
         self.turn()
 
@@ -48,16 +48,16 @@ class Stage:
 
     def fails(self, rank: int, message: str, *, is_follow_up: bool = False) -> None:
         error = {"code": "error", "message": message, "rank": rank}
-        self.say(rank, launch.OUTCOME, ending="failed", reason="error", error=error, is_follow_up=is_follow_up)
+        self.send(rank, launch.OUTCOME, ending="failed", reason="error", error=error, is_follow_up=is_follow_up)
 
     def finishes(self, rank: int) -> None:
-        self.say(rank, launch.OUTCOME, ending="finished", reason="completed")
+        self.send(rank, launch.OUTCOME, ending="finished", reason="completed")
 
-    def is_gone(self, rank: int, code: int = 0) -> None:
+    def report_exit(self, rank: int, code: int = 0) -> None:
         self.warm.send(Exited(rank=rank, code=code, peak_rss_mb=1.0).model_dump_json().encode())
 
     def exits(self, rank: int, code: int = 0) -> None:
-        self.is_gone(rank, code)
+        self.report_exit(rank, code)
         self.closes(rank)
 
     def closes(self, rank: int) -> None:
@@ -110,10 +110,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_rank_reports_under_its_number_and_the_first_reports_for_all(stage: Stage) -> None:
     for rank in range(3):
         stage.prints(rank, f"hello {rank}")
-        stage.say(rank, "log", loss=float(rank))
-        stage.say(rank, "checkpoint", status="committed")
+        stage.send(rank, "log", loss=float(rank))
+        stage.send(rank, "checkpoint", status="committed")
 
-    assert [(message["rank"], message["kind"]) for message in stage.told] == [
+    assert [(message["rank"], message["kind"]) for message in stage.events] == [
         (0, "line"), (0, "log"), (0, "checkpoint"), (1, "line"), (2, "line"),
     ]  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_training_can_write_only_its_fork_time_into_the_log_of_the_node(
     caplog.set_level("INFO")
 
     for forked_ms in ("3\n2026-01-01 CRITICAL forged\x1b[2J", [1], float("nan"), 12.34, 56.78):
-        stage.say(0, launch.TICK, forked_ms=forked_ms)
+        stage.send(0, launch.TICK, forked_ms=forked_ms)
 
     assert [record.getMessage() for record in caplog.records] == [
         f"training runs as process {2**22}, forked in 12.3 ms"
@@ -133,24 +133,24 @@ def test_training_can_write_only_its_fork_time_into_the_log_of_the_node(
 
 def test_an_attempt_is_running_once_all_its_ranks_are_running(stage: Stage) -> None:
     for rank in (2, 0, 0):
-        stage.say(rank, "state", state="running")
-    assert stage.told == []
+        stage.send(rank, "state", state="running")
+    assert stage.events == []
 
-    stage.say(1, "state", state="running")
-    stage.say(1, "state", state="running")
+    stage.send(1, "state", state="running")
+    stage.send(1, "state", state="running")
 
-    assert [message["kind"] for message in stage.told] == ["state"]
+    assert [message["kind"] for message in stage.events] == ["state"]
 
 
 def test_ranks_of_later_nodes_are_numbered_after_the_ranks_of_earlier_nodes(tmp_path: Path) -> None:
     stage = Stage(tmp_path, 2, first=2)
     try:
         stage.prints(1, "hello")
-        stage.say(0, "log", loss=1.0)
+        stage.send(0, "log", loss=1.0)
         for rank in (0, 1):
-            stage.say(rank, "state", state="running")
+            stage.send(rank, "state", state="running")
 
-        assert [(message["rank"], message["kind"]) for message in stage.told] == [(3, "line"), (0, "state")]
+        assert [(message["rank"], message["kind"]) for message in stage.events] == [(3, "line"), (0, "state")]
         assert stage.training.has_started
     finally:
         stage.close()
@@ -200,7 +200,7 @@ def test_of_several_equal_failures_the_lowest_rank_is_reported(stage: Stage) -> 
 
 @pytest.mark.usefixtures("at_once")
 def test_an_exit_that_is_noticed_before_the_last_report_is_not_a_crash(stage: Stage) -> None:
-    stage.is_gone(1)
+    stage.report_exit(1)
     stage.turn()
     assert stage.training.failed is None
 

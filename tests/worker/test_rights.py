@@ -45,7 +45,7 @@ except SettingsError as error:
 """
 
 
-def settled(home: Path, *before: str, **settings: str) -> dict[str, Any]:
+def chosen_rights(home: Path, *before: str, **settings: str) -> dict[str, Any]:
     """Returns the rights that a node with these settings would give to training."""
     for name in ("artifacts", "node-1"):
         (home / name).mkdir(parents=True, exist_ok=True)
@@ -70,13 +70,13 @@ def test_every_attempt_gets_its_own_user_if_such_users_can_enter_the_folders(hom
     for folder in kept:
         folder.mkdir(parents=True)
         folder.chmod(PASSED_ONLY)
-    assert settled(home, *open_ways(home.parent)) == {"uid": None, "users": users, "exposed": None}
+    assert chosen_rights(home, *open_ways(home.parent)) == {"uid": None, "users": users, "exposed": None}
     assert sorted((home / "artifacts").iterdir()) == kept
     assert list((home / "node-1" / "extensions").iterdir()) == []
 
 
 def test_if_no_training_user_can_work_the_node_reports_why_and_trains_as_itself(home: Path) -> None:
-    report = settled(home)
+    report = chosen_rights(home)
 
     assert report["uid"] is report["users"] is None
     assert "it has no permission to enter /" in report["exposed"]
@@ -88,14 +88,14 @@ def test_a_folder_that_the_training_user_may_not_enter_is_named(home: Path, name
     (home / name).mkdir(parents=True)
     (home / name).chmod(0o700)
 
-    report = settled(home, *open_ways(home.parent))
+    report = chosen_rights(home, *open_ways(home.parent))
 
     assert report["uid"] is None
     assert str(home / name) in report["exposed"]
 
 
 def test_a_named_training_user_that_cannot_work_stops_the_start(home: Path) -> None:
-    refused = settled(home, training_user="nobody")["refused"]
+    refused = chosen_rights(home, training_user="nobody")["refused"]
 
     assert refused.startswith("FOOTPLATE_TRAINING_USER='nobody' cannot be used: it has no permission to enter /")
 
@@ -103,12 +103,12 @@ def test_a_named_training_user_that_cannot_work_stops_the_start(home: Path) -> N
 def test_the_training_user_can_be_set_by_name_or_number(home: Path) -> None:
     ways = open_ways(home.parent)
 
-    assert settled(home, *ways, training_user="nobody")["uid"] == 65_534
-    assert settled(home, *ways, training_user="64123")["uid"] == 64_123
+    assert chosen_rights(home, *ways, training_user="nobody")["uid"] == 65_534
+    assert chosen_rights(home, *ways, training_user="64123")["uid"] == 64_123
 
 
 def test_a_range_of_training_users_is_used_as_configured(home: Path) -> None:
-    report = settled(home, *open_ways(home.parent), training_user="64000-64009")
+    report = chosen_rights(home, *open_ways(home.parent), training_user="64000-64009")
 
     assert report == {"uid": None, "users": [64_000, 64_009], "exposed": None}
 
@@ -148,19 +148,19 @@ def test_a_root_without_chown_or_setuid_reports_why_training_is_exposed(home: Pa
     """Covers a store on NFS that does not trust root, and a container without capabilities."""
     if shutil.which("setpriv") is None:
         pytest.fail("setpriv, of util-linux, takes capabilities away")
-    report = settled(home, *open_ways(home.parent), "setpriv", f"--bounding-set=-{missing}")
+    report = chosen_rights(home, *open_ways(home.parent), "setpriv", f"--bounding-set=-{missing}")
 
     assert report["uid"] is None
     assert why in report["exposed"]
 
 
 def test_a_node_without_root_trains_as_its_own_user(home: Path) -> None:
-    settled(home)
+    chosen_rights(home)
     another = [*open_ways(home.parent), "setpriv", "--reuid=64123", "--regid=64123", "--clear-groups"]
 
-    assert settled(home, *another) == {"uid": None, "users": None, "exposed": None}
-    assert settled(home, *another, training_user="64123") == {"uid": None, "users": None, "exposed": None}
-    refused = settled(home, *another, training_user="nobody")["refused"]
+    assert chosen_rights(home, *another) == {"uid": None, "users": None, "exposed": None}
+    assert chosen_rights(home, *another, training_user="64123") == {"uid": None, "users": None, "exposed": None}
+    refused = chosen_rights(home, *another, training_user="nobody")["refused"]
     assert all(name in refused for name in ("'nobody'", "root"))
 
 

@@ -31,17 +31,17 @@ class Linked:
         self.link.start()
 
     def be_ready(self) -> None:
-        self.say("", AnswerPieceKind.ALIVE)
+        self.send_piece("", AnswerPieceKind.ALIVE)
 
     def ask(self, name: str, adapter: AdapterOffer | None = None) -> None:
         request = ServingRequest(id=name, work=Work.PREDICT, body={"inputs": [name]}, adapter=adapter)
         self.client.set(keys.serving_request(name), request.model_dump_json())
         self.client.rpush(keys.serving_queue(self.session), name)
 
-    def taken(self) -> dict[str, Any]:
+    def next_request(self) -> dict[str, Any]:
         return dict(json.loads(self._lines.readline()))
 
-    def say(self, name: str, kind: AnswerPieceKind, **data: Any) -> None:
+    def send_piece(self, name: str, kind: AnswerPieceKind, **data: Any) -> None:
         self.process.sendall(AnswerPiece(id=name, kind=kind, data=data).model_dump_json().encode() + b"\n")
 
     def answer(self, name: str) -> AnswerPiece:
@@ -66,9 +66,9 @@ def test_a_request_reaches_the_process_and_the_pieces_of_its_answer_are_sent(lin
     linked.ask("a")
     linked.be_ready()
 
-    assert linked.taken()["body"] == {"inputs": ["a"]}
-    linked.say("a", AnswerPieceKind.STARTED)
-    linked.say("a", AnswerPieceKind.DONE, predictions=[1])
+    assert linked.next_request()["body"] == {"inputs": ["a"]}
+    linked.send_piece("a", AnswerPieceKind.STARTED)
+    linked.send_piece("a", AnswerPieceKind.DONE, predictions=[1])
     assert [linked.answer("a").kind for _ in range(2)] == [AnswerPieceKind.STARTED, AnswerPieceKind.DONE]
 
 
@@ -91,44 +91,44 @@ def test_a_request_with_an_adapter_reaches_the_process_after_the_adapter(linked:
     linked.process.settimeout(20)
     fetched.set()
 
-    assert linked.taken()["adapter"]["id"] == "ckpt_1"
+    assert linked.next_request()["adapter"]["id"] == "ckpt_1"
 
 
 def test_no_more_requests_are_taken_than_the_process_can_hold(linked: Linked) -> None:
     linked.be_ready()
     for name in ("a", "b", "c"):
         linked.ask(name)
-    assert [linked.taken()["id"] for _ in range(2)] == ["a", "b"]
+    assert [linked.next_request()["id"] for _ in range(2)] == ["a", "b"]
 
     assert linked.client.lrange(keys.serving_queue(linked.session), 0, -1) == [b"c"]
-    linked.say("a", AnswerPieceKind.DONE)
-    assert linked.taken()["id"] == "c"
+    linked.send_piece("a", AnswerPieceKind.DONE)
+    assert linked.next_request()["id"] == "c"
 
 
 def test_a_withdrawn_request_reaches_a_process_that_can_hold_no_more(linked: Linked) -> None:
     linked.be_ready()
     for name in ("a", "b"):
         linked.ask(name)
-        linked.taken()
+        linked.next_request()
 
     linked.client.rpush(keys.serving_withdrawn(linked.session), "b")
 
-    assert linked.taken() == {"id": "b", "kind": "again", "data": {}}
+    assert linked.next_request() == {"id": "b", "kind": "again", "data": {}}
 
 
 def test_the_process_of_a_session_is_notified_that_a_job_waits_for_its_slot(linked: Linked) -> None:
     linked.be_ready()
     linked.client.rpush(keys.serving_withdrawn(linked.session), SLOT_WANTED)
 
-    assert linked.taken()["id"] == SLOT_WANTED
+    assert linked.next_request()["id"] == SLOT_WANTED
 
 
 def test_requests_of_a_process_that_dies_are_answered_with_an_error(linked: Linked) -> None:
     linked.be_ready()
     for name in ("a", "b"):
         linked.ask(name)
-        linked.taken()
-    linked.say("a", AnswerPieceKind.STARTED)
+        linked.next_request()
+    linked.send_piece("a", AnswerPieceKind.STARTED)
     assert linked.answer("a").kind is AnswerPieceKind.STARTED
 
     linked.end_process()
@@ -142,11 +142,11 @@ def test_requests_of_a_process_that_dies_are_answered_with_an_error(linked: Link
 def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:
     linked.be_ready()
     linked.ask("a")
-    linked.taken()
+    linked.next_request()
 
     linked.process.sendall(b'{"kind":[]}\nnothing\n')
-    linked.say("of another session", AnswerPieceKind.DONE)
-    linked.say("a", AnswerPieceKind.DONE)
+    linked.send_piece("of another session", AnswerPieceKind.DONE)
+    linked.send_piece("a", AnswerPieceKind.DONE)
 
     assert linked.answer("a").kind is AnswerPieceKind.DONE
     assert not linked.client.exists(keys.serving_answer("of another session"))
@@ -155,9 +155,9 @@ def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:
 def test_a_session_serves_requests_again_after_redis_has_lost_its_data(linked: Linked, redis: RedisServer) -> None:
     linked.be_ready()
     linked.ask("a")
-    linked.taken()
+    linked.next_request()
     redis.kill()
-    linked.say("a", AnswerPieceKind.DONE)
+    linked.send_piece("a", AnswerPieceKind.DONE)
     redis.start()
 
     def asks_again() -> bool:
@@ -168,4 +168,4 @@ def test_a_session_serves_requests_again_after_redis_has_lost_its_data(linked: L
         return True
 
     until(asks_again, within=20, what="Redis accepts requests again")
-    assert linked.taken()["id"] == "b"
+    assert linked.next_request()["id"] == "b"

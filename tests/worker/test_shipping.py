@@ -66,7 +66,7 @@ class Attempt:
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
         self.shipping = ArtifactSync(store, grant, asked, self.root, self.wake)
-        self.told: list[JSON] = []
+        self.messages: list[JSON] = []
 
     def save(self, step: int, content: str = "weights", best: JSON | None = None) -> JSON:
         """Saves a checkpoint as training does, and returns its event."""
@@ -81,54 +81,54 @@ class Attempt:
         assert self.shipping.hold_checkpoints(list(events)) == [
             event for event in events if event["kind"] != "checkpoint"
         ]
-        return self.settled()
+        return self.finish()
 
-    def heard_of(self, *events: JSON) -> list[JSON]:
+    def upload_checkpoints(self, *events: JSON) -> list[JSON]:
         """Uploads checkpoints of these events, and returns the events that were passed on at once or later."""
         passed = self.shipping.hold_checkpoints(list(events))
-        return [*passed, *(event for event in self.settled() if event["kind"] == "checkpoint" and event not in passed)]
+        return [*passed, *(event for event in self.finish() if event["kind"] == "checkpoint" and event not in passed)]
 
-    def leaves(self, written: dict[str, str], *, is_lost: bool = False) -> None:
+    def write_files(self, written: dict[str, str], *, is_lost: bool = False) -> None:
         """Writes files as a script does. Uploads them as the node does, unless the node is lost before."""
         for name, text in written.items():
             (self.files.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.files.folder / name).write_text(text)
         if not is_lost:
             self.shipping.upload_outputs()
-            self.settled()
+            self.finish()
 
-    def is_gone(self) -> None:
+    def close_and_join(self) -> None:
         """Closes the upload, and waits until its thread has ended."""
         self.shipping.close()
         if (thread := self.shipping._thread) is not None:
             thread.join(300)
 
-    def fetches(self) -> None:
+    def fetch(self) -> None:
         self.shipping.fetch()
-        self.settled()
+        self.finish()
 
-    def has(self) -> dict[str, str]:
+    def contents(self) -> dict[str, str]:
         """Returns the contents of all files in the attempt's folder."""
         result = (path for path in sorted(self.files.folder.rglob("*")) if path.is_file())
         return {str(path.relative_to(self.files.folder)): path.read_text() for path in result}
 
-    def settled(self) -> list[JSON]:
+    def finish(self) -> list[JSON]:
         until(lambda: self.shipping.is_idle, within=30, what="all uploads have ended or failed")
         assert self.shipping.failure is None
-        return self.heard()
+        return self.reported()
 
-    def heard(self) -> list[JSON]:
+    def reported(self) -> list[JSON]:
         while not self.shipping.events.empty():
-            self.told.append(self.shipping.events.get())
-        return self.told
+            self.messages.append(self.shipping.events.get())
+        return self.messages
 
-    def hears(self, code: str) -> bool:
-        return any(message["data"].get("code") == code for message in self.heard())
+    def has_reported(self, code: str) -> bool:
+        return any(message["data"].get("code") == code for message in self.reported())
 
-    def begins(self) -> StartingPoint | None:
+    def starting_point(self) -> StartingPoint | None:
         """Fetches files, and returns the starting point that training finds in them."""
         self.shipping.fetch()
-        self.settled()
+        self.finish()
         self.found: list[str] = []
         emit: Any = SimpleNamespace(
             note=lambda text, **more: None, report_checkpoint=lambda status, offer, text: self.found.append(text)
@@ -184,7 +184,7 @@ def test_an_attempt_starts_from_a_checkpoint_of_another_node(attempt: Make, stor
 
     assert first.send({"kind": "log", "data": {}}, *events) == events
     second = attempt(2, *map(offer_of, reversed(events)))
-    began = second.begins()
+    began = second.starting_point()
 
     assert began == StartingPoint(str(second.root / events[1]["data"]["path"]), is_own=True)
     assert (Path(began.folder) / "deep" / "model.safetensors").read_text() == "weights"
@@ -209,7 +209,7 @@ def test_an_adapter_of_another_job_is_fetched_once_for_a_session(
     missing = adapter.model_copy(update={"id": new_checkpoint_id(), "path": "jobs/none/1/checkpoint-1"})
     monkeypatch.undo()
     assert session.shipping.fetch_adapter(missing).wait(30), "a missing adapter is reported by the process"
-    assert session.settled() == []
+    assert session.finish() == []
 
 
 def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, store: RemoteStore, s3: S3Server) -> None:
@@ -218,16 +218,16 @@ def test_a_checkpoint_is_reported_only_after_the_store_has_it(attempt: Make, sto
     events = [first.save(10), first.save(20), first.save(30)]
     with s3.away():
         assert first.shipping.hold_checkpoints(events) == []
-        until(lambda: first.hears("store_away"), within=20, what="the outage of the store is reported")
-        assert [message["kind"] for message in first.told] == ["note"]
+        until(lambda: first.has_reported("store_away"), within=20, what="the outage of the store is reported")
+        assert [message["kind"] for message in first.messages] == ["note"]
         newest = files.Checkpoint(first.files.folder / "checkpoint-30", 30, bytes=0, manifest_sha256="")
         files.rotate(first.files.folder, 1, newest, set())
         events[2]["data"]["deleted"] = [events[0]["data"]["path"]]
 
-    report = [event for event in first.settled() if event["kind"] == "checkpoint"]
+    report = [event for event in first.finish() if event["kind"] == "checkpoint"]
 
     assert [item["step"] for item in report] == [10, 30], "a checkpoint deleted before its upload is not reported"
-    assert first.hears("store_back")
+    assert first.has_reported("store_back")
     assert [_names(store, event) for event in events] == [
         sorted(["manifest.json", *NAMES]),
         [],
@@ -268,13 +268,13 @@ def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
     second = attempt(2, offer_of(newer), offer_of(older))
     if not verifies:
         monkeypatch.setattr(
-            ArtifactSync, "_fetch_offer", lambda self, offer: True if _got_anyhow(self, offer) else None
+            ArtifactSync, "_fetch_offer", lambda self, offer: True if _fetch_unchecked(self, offer) else None
         )
         with pytest.raises(NoValidCheckpoint):
-            second.begins()
+            second.starting_point()
         return
 
-    began = second.begins()
+    began = second.starting_point()
 
     assert began == StartingPoint(str(second.root / older["data"]["path"]), is_own=True)
     [said] = second.found
@@ -283,7 +283,7 @@ def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
         assert NAMES[0] in said
 
 
-def _got_anyhow(self: ArtifactSync, offer: CheckpointOffer) -> bool:
+def _fetch_unchecked(self: ArtifactSync, offer: CheckpointOffer) -> bool:
     """Fetches all existing files of a checkpoint without checking that it is complete."""
     for file in self._store.files(offer.path):
         self._fetch_file(f"{offer.path}/{file.path}")
@@ -305,14 +305,14 @@ def test_an_attempt_waits_for_its_store_if_the_bucket_is_empty(
     if not asks:
         monkeypatch.setattr(emptied, "trouble", lambda: None)
         with pytest.raises(NoValidCheckpoint):
-            second.begins()
+            second.starting_point()
         return
     second.shipping.fetch()
-    until(lambda: second.hears("store_away"), within=20, what="the wrong store is reported")
+    until(lambda: second.has_reported("store_away"), within=20, what="the wrong store is reported")
     second.shipping._store = store
-    second.settled()
+    second.finish()
 
-    assert second.begins() is not None
+    assert second.starting_point() is not None
     assert second.found == []
 
 
@@ -329,7 +329,7 @@ def test_only_checkpoints_of_the_attempt_are_uploaded(attempt: Make, store: Remo
     for path in ("../../secret", f"{place}/../../../../../secret", f"{place}/checkpoint-7", f"{place}/outputs"):
         first.send({**event, "data": {**event["data"], "path": path}})
 
-    assert [message["kind"] for message in first.told] == ["note"] * 4
+    assert [message["kind"] for message in first.messages] == ["note"] * 4
     assert store.files(place) == []
 
 
@@ -352,7 +352,7 @@ def test_a_link_in_a_checkpoint_uploads_nothing_of_its_target(
 
     first.send({**event, "data": reports})
     first.shipping.upload_outputs()
-    first.settled()
+    first.finish()
 
     assert store.files(first.files.relative(first.files.folder)) == []
 
@@ -371,7 +371,7 @@ def test_outputs_and_files_of_trackers_outlive_their_node(attempt: Make, store: 
     (first.files.folder / ".tmp-checkpoint-20" / "half").write_text("…")
 
     first.shipping.upload_outputs()
-    first.settled()
+    first.finish()
 
     sent = {file.path for file in store.files(first.files.relative(first.files.folder))}
     assert sent == {
@@ -379,7 +379,7 @@ def test_outputs_and_files_of_trackers_outlive_their_node(attempt: Make, store: 
         *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"]),
     }  # fmt: skip
     second = attempt(2, offer_of(event), report_to=["tensorboard"])
-    second.begins()
+    second.starting_point()
     left = second.root / layout.outputs_folder(first.job, 1)
     assert (left / "tensorboard" / "events.1").read_text() == "curve"
     assert (left / "wandb" / "run-1.wandb").read_text() == "offline"
@@ -391,13 +391,13 @@ SCRIPT: JSON = {"loop": {"script": "train.py"}, "code": {"bundle": "0" * 64}}
 def test_a_script_starts_with_the_files_of_its_previous_attempt(attempt: Make) -> None:
     first = attempt(1, **SCRIPT)
     files.commit(first.files.folder, 10, lambda at: _write(at, 10, "weights", None), {})
-    first.leaves({"state/step": "10", "outputs/curve": "…", ".cache/half": "…"})
+    first.write_files({"state/step": "10", "outputs/curve": "…", ".cache/half": "…"})
 
     second = attempt(2, **SCRIPT)
-    second.fetches()
+    second.fetch()
 
     kept = {"state/step", "outputs/curve", *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"])}
-    assert second.has().keys() == kept, "checkpoints that the script does not report are uploaded, too"
+    assert second.contents().keys() == kept, "checkpoints that the script does not report are uploaded, too"
 
 
 def test_each_file_of_a_script_is_uploaded_once(
@@ -409,30 +409,30 @@ def test_each_file_of_a_script_is_uploaded_once(
     monkeypatch.setattr(RemoteStore, "put", lambda self, file, key: (keys.append(key), put(self, file, key)))
     first = attempt(1, **SCRIPT)
     first.send(first.save(10))
-    first.leaves({"results/best": "0.9"}, is_lost=True)
+    first.write_files({"results/best": "0.9"}, is_lost=True)
     linked = first.files.outputs / "results" / "best"
     linked.parent.mkdir(parents=True)
     linked.hardlink_to(first.files.folder / "results" / "best")
-    first.leaves({"state": "10"})
+    first.write_files({"state": "10"})
 
     names = {str(layout.attempt_folder(first.job, 1) / name) for name in ("outputs/results/best", "state")}
     assert sorted(key for key in keys if "checkpoint-10" not in key) == sorted(names)
     assert len(keys) == len(set(keys))
     second = attempt(2, **SCRIPT)
-    second.fetches()
-    assert second.has()["results/best"] == second.has()["outputs/results/best"] == "0.9"
+    second.fetch()
+    assert second.contents()["results/best"] == second.contents()["outputs/results/best"] == "0.9"
 
 
 def test_each_node_of_a_script_starts_with_the_files_of_all_nodes(attempt: Make, store: RemoteStore) -> None:
     """If two nodes wrote the same path, the file of the first node is kept. Outputs have one file of each name."""
     first, other = (attempt(1, source=source, nodes=2, **SCRIPT) for source in (0, 1))
-    first.leaves({"state/step": "10", "log": "first", "outputs/curve": "first"})
-    other.leaves({"state/rng-1": "10", "log": "other", "outputs/other": "other"})
+    first.write_files({"state/step": "10", "log": "first", "outputs/curve": "first"})
+    other.write_files({"state/rng-1": "10", "log": "other", "outputs/other": "other"})
 
     for source in (0, 1):
         again = attempt(2, source=source, nodes=2, **SCRIPT)
-        again.fetches()
-        assert again.has() == {
+        again.fetch()
+        assert again.contents() == {
             "state/step": "10", "state/rng-1": "10", "log": "first", "outputs/curve": "first", "outputs/other": "other",
         }  # fmt: skip
     place = first.files.relative(first.files.folder)
@@ -449,8 +449,8 @@ def test_the_best_checkpoint_is_fetched_too_if_it_will_be_loaded(attempt: Make, 
     wanted["training"]["load_best_model_at_end"] = True
 
     second, third = attempt(2, offer_of(newest), offer_of(best), **wanted), attempt(3, offer_of(newest), offer_of(best))
-    second.begins()
-    third.begins()
+    second.starting_point()
+    third.starting_point()
 
     names = str(first.root / best["data"]["path"])
     shutil.rmtree(first.root)

@@ -31,7 +31,7 @@ class Line:
         self.event_socket = EventSocket(self._theirs.detach())
         self.fd = self.training._stop_fd
 
-    def told(self) -> list[dict[str, Any]]:
+    def read_events(self) -> list[dict[str, Any]]:
         self.event_socket.send("outcome", {})
         self._ours.settimeout(60)
         data = b""
@@ -63,7 +63,7 @@ def line(new_line: Callable[[], Line]) -> Line:
     return new_line()
 
 
-class AskIn(TrainerCallback):
+class SendAtStep(TrainerCallback):
     """Sends commands at the start of one step."""
 
     def __init__(self, line: Line, step: int, *commands: Command) -> None:
@@ -95,11 +95,11 @@ def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, li
 
     command = Command(no=9, save=True, evaluate=True)
     never = {"eval_strategy": "no", "save_strategy": "no", "max_steps": 4}
-    asked, events = run(tmp_path / "asked", line, AskIn(line, 4, command), **never)
+    asked, events = run(tmp_path / "asked", line, SendAtStep(line, 4, command), **never)
 
     assert events.names == by_itself.names
     assert (asked, [checkpoint.step for checkpoint in events.checkpoints]) == (own, [4])
-    [message] = line.told()
+    [message] = line.read_events()
     assert message["data"] == {
         "status": "done",
         "message": "saves a checkpoint; evaluates the model",
@@ -130,7 +130,7 @@ def test_changed_arguments_apply_to_later_attempts_bit_identically(
     command = Command(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
     evals = {"eval_strategy": "steps", "eval_steps": 5}
     first, second, third = new_line(), new_line(), new_line()
-    whole, _ = run(tmp_path, first, AskIn(first, 7, command), **evals)
+    whole, _ = run(tmp_path, first, SendAtStep(first, 7, command), **evals)
     done = [command.model_copy(update={"step": 7})]
 
     older, again = run(tmp_path, second, commands=done, resume=tmp_path / "checkpoint-5", **evals)
@@ -139,7 +139,7 @@ def test_changed_arguments_apply_to_later_attempts_bit_identically(
     assert older == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
     assert newer == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
     assert [row["step"] for row in again.logs if "eval_loss" in row] == [7, 10, 15, 16]
-    [at_once], [later], [before] = first.told(), second.told(), third.told()
+    [at_once], [later], [before] = first.read_events(), second.read_events(), third.read_events()
     changed = {"learning_rate": {"from": 0.01, "to": 0.004}, "max_steps": {"from": 14, "to": 16}}
     assert at_once["data"]["set"] == later["data"]["set"] == changed
     assert [(item["step"], item["data"]["status"]) for item in (at_once, later)] == [(7, "done"), (7, "again")]
@@ -152,16 +152,16 @@ def test_commands_left_by_an_attempt_run_after_the_first_step_of_the_next(tmp_pa
     _, events = run(tmp_path, line, commands=waiting, save_strategy="no")
 
     assert [checkpoint.step for checkpoint in events.checkpoints] == [1]
-    assert [(message["data"]["asked"], message["step"]) for message in line.told()] == [(3, 1), (4, 1)]
+    assert [(message["data"]["asked"], message["step"]) for message in line.read_events()] == [(3, 1), (4, 1)]
     assert events.logs[-1]["step"] == 6
 
 
 def test_a_command_that_cannot_be_done_is_answered_with_the_reason(tmp_path: Path, line: Line) -> None:
     late = Command(no=5, set={"max_steps": 2, "logging_steps": 2})
 
-    run(tmp_path, line, AskIn(line, 3, late), max_steps=4)
+    run(tmp_path, line, SendAtStep(line, 3, late), max_steps=4)
 
-    [message] = line.told()
+    [message] = line.read_events()
     [(name, why)] = message["data"]["refused"].items()
     assert (name, "3" in why, "4" in why) == ("max_steps", True, True)
     assert message["data"]["set"] == {"logging_steps": {"from": 1, "to": 2}}

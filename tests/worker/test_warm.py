@@ -76,7 +76,7 @@ def test_a_node_announces_its_gpus_and_has_as_many_slots(lasting: Lasting) -> No
 
 
 def test_two_jobs_at_once_see_only_their_own_gpus(lasting: Lasting) -> None:
-    long = {"at": 0, "do": "tell", "n": 4, "seconds": 0.2}
+    long = {"at": 0, "do": "print_secrets", "n": 4, "seconds": 0.2}
     jobs = {
         gpu: lasting.submit(
             model="test/linear",
@@ -96,7 +96,7 @@ def test_two_jobs_at_once_see_only_their_own_gpus(lasting: Lasting) -> None:
 def test_a_job_without_a_gpu_sees_none(lasting: Lasting) -> None:
     job = lasting.submit(
         model="test/linear",
-        data={"use": "test/data", "args": {"at": 0, "do": "tell", "n": 4}},
+        data={"use": "test/data", "args": {"at": 0, "do": "print_secrets", "n": 4}},
         training={"max_steps": 1, "save_strategy": "no"},
     )
 

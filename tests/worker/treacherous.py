@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from footplate.contract.host.outcome import of_exception
 
 
-class Treacherous(Dataset[Any]):
+class FailingDataset(Dataset[Any]):
     def __len__(self) -> int:
         return 64
 
@@ -30,7 +30,7 @@ class Treacherous(Dataset[Any]):
 
 if __name__ == "__main__":
     try:
-        list(DataLoader(Treacherous(), batch_size=4, num_workers=1))
+        list(DataLoader(FailingDataset(), batch_size=4, num_workers=1))
     except Exception as error:
         # Otherwise torch's handler could raise again during the next lines.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
