@@ -17,7 +17,7 @@ Race = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything there is to measure, with as little as shows that it runs."""
+    """Shrinks every measurement to the smallest size that still runs."""
     for name, item in work.WORKS.items():
         monkeypatch.setitem(work.WORKS, name, dataclasses.replace(item, batch=4, steps=10))
     monkeypatch.setattr(loop, "EVALUATED", 64)

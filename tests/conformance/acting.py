@@ -1,6 +1,6 @@
 """Steps of tests, each of which is one real transaction: nodes report, users submit, workers claim and send events.
 
-Stories of tests/conformance call them one by one. The users of the seeded simulation act on the same stage.
+Tests of tests/conformance call them one by one. The users of the seeded simulation call the same steps.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def place_waiting(conn: Connection, now: int) -> list[JobId]:
 
 
 class Stage:
-    """Time stands still until `later` moves it: the wall clock and control's own clock together."""
+    """Runs the transactions of users, nodes and control. Only `later` advances the wall clock and control's clock."""
 
     now: int
     """Milliseconds of the wall clock."""
@@ -119,7 +119,7 @@ class Stage:
         return self.read(lambda conn: events.after(conn, job, 0, 100_000, kinds))
 
     def states(self, job: JobId) -> list[str]:
-        """The states that a reader of the history sees, in order."""
+        """Returns the states in the job's history, in order."""
         return [json.loads(event.data)["state"] for event in self.events(job, ["state"])]
 
     def sources(self, job: JobId) -> list[SourceRow]:
@@ -159,7 +159,7 @@ class Stage:
     # A worker ------------------------------------------------------------------------------------------------------
 
     def claim(self, job: JobId, source: int = 0, claim: ClaimId | None = None) -> Worker:
-        """Claims the job's current attempt; asserts that it was granted."""
+        """Claims the job's current attempt, and asserts that the claim was granted."""
         worker = self.ask(job, source, claim)
         assert isinstance(worker.answer, Grant), worker.answer
         return worker
@@ -174,7 +174,7 @@ class Stage:
         )  # fmt: skip
 
     def running(self, **changes: Any) -> tuple[JobId, Worker]:
-        """A job that runs on a node of its own."""
+        """Starts a job on a new node, and returns the job and its worker."""
         self.node()
         job = self.submit(**changes)
         assert self.place() == [job]
@@ -184,7 +184,7 @@ class Stage:
 
 
 class Worker:
-    """One claim, and a journal behind it."""
+    """A simulated worker, with one claim and its journal."""
 
     def __init__(
         self, stage: Stage, job: JobId, attempt: int, fence: Fence, claim: ClaimId, source: int, node: NodeId, boot: str
@@ -223,7 +223,7 @@ class Worker:
         return event
 
     def send(self, *chosen: WorkerEvent) -> IngestEffects:
-        """Some events, or the whole journal, in one entry of the stream."""
+        """Sends the chosen events, or the whole journal, as one entry of the stream."""
         return self.stage.write(self._ingest([self.entry(*chosen)]))
 
     def send_entries(self, entries: list[bytes]) -> IngestEffects:

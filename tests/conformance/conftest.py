@@ -17,12 +17,12 @@ STORIES = {
     "test_lifecycle_of_a_job", "test_several_nodes", "test_rotation", "test_live_commands", "test_row_limits",
     "test_rolling_back", "test_starting", "test_regressions",
 }  # fmt: skip
-"""Files whose tests send PostgreSQL the statements of the other files, apart from those marked `own_statement`."""
+"""Files whose tests send PostgreSQL no statement of their own, unless they are marked `own_statement`."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves stories on PostgreSQL to the matrix, if every statement that they send is sent by another test."""
+    """Runs tests of `STORIES` on PostgreSQL only in the matrix, because other tests send the same statements."""
     for item in items:
         is_on_postgres = item.get_closest_marker("postgres") is not None
         if is_on_postgres and item.path.stem in STORIES and item.get_closest_marker("own_statement") is None:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: PostgresServer) -> Iterator[str]:
-    """Migrated once, emptied for every test."""
+    """Yields the URL of a PostgreSQL database that is migrated once and emptied before every test."""
     with postgres_server.database() as url:
         migrate(url)
         yield url

@@ -29,7 +29,7 @@ Rows = dict[str, list[tuple[object, ...]]]
 
 
 class Story:
-    """A finished job and a running one, with a backup that is taken while the worker writes, and restored later."""
+    """A finished job and a running job. A backup is taken while the worker sends events, and restored later."""
 
     restored: Stage
 
@@ -44,7 +44,7 @@ class Story:
         self.before = rows(stage.db)
 
     def go_on(self) -> None:
-        """The job gets a second attempt, and there is one that was submitted since."""
+        """Starts a second attempt of the running job, and the first attempt of a job submitted after the backup."""
         self.after = rows(self.stage.db)
         self.first.fails()
         self.stage.later(1)
@@ -92,7 +92,7 @@ def a_stage(url: str) -> Iterator[Stage]:
 
 @contextmanager
 def logging(worker: Worker) -> Iterator[None]:
-    """Logs from before the block until after it, some hundred times a second: the backup needs the CPU as well."""
+    """Sends a few hundred logs per second until the block ends, with pauses that leave CPU time to the backup."""
     over, written = threading.Event(), threading.Event()
 
     def go_on() -> None:
@@ -134,11 +134,11 @@ def test_events_written_during_a_backup_are_restored_without_gaps(story: Story) 
 
     assert [event.no for event in kept] == list(range(1, story.restored.job(story.job).last_no + 1))
     assert kept == story.stage.events(story.job)[: len(kept)]
-    assert story.before["events"] != story.after["events"], "nothing was written meanwhile"
+    assert story.before["events"] != story.after["events"], "no event was written during the backup"
 
 
 def test_an_attempt_that_began_after_the_backup_is_stopped(story: Story) -> None:
-    """The attempt's job was submitted after the backup, or has an earlier attempt in it."""
+    """The backup has an earlier attempt of the job, or was taken before the job was submitted."""
     for worker in story.unknown:
         worker.stage = story.restored
         worker.says_running()

@@ -24,8 +24,8 @@ from service.store.times import text_of
 from tests.conformance.acting import Stage, Worker
 
 
-def told(worker: Worker, rows: list[dict[str, Any]], first_step: int = 1) -> None:
-    """One log per row, in batches of very different sizes."""
+def send_logs(worker: Worker, rows: list[dict[str, Any]], first_step: int = 1) -> None:
+    """Sends one log event per row, in batches of very different sizes."""
     sizes = random.Random(len(rows))
     while rows:
         some, rows = rows[: (size := sizes.choice((1, 2, 31, 32, 33, 400)))], rows[size:]
@@ -51,12 +51,12 @@ def xy(one: Series) -> tuple[list[Any], list[Any]]:
 
 
 def begins(one: Series) -> list[tuple[int, int]]:
-    """The attempts, each with the index of its first point."""
+    """Returns each attempt with the index of its first point."""
     return [(begun.attempt, begun.first) for begun in one.attempts]
 
 
-def again(stage: Stage, job: JobId, worker: Worker, fails: str = "crashed") -> Worker:
-    """The next attempt, on the same node."""
+def next_attempt(stage: Stage, job: JobId, worker: Worker, fails: str = "crashed") -> Worker:
+    """Fails the attempt, and starts the next attempt on the same node."""
     worker.fails(fails)
     assert stage.place() == [job]
     later = stage.claim(job)
@@ -66,7 +66,7 @@ def again(stage: Stage, job: JobId, worker: Worker, fails: str = "crashed") -> W
 
 def test_a_curve_of_few_points_shows_every_point(stage: Stage) -> None:
     job, worker = stage.running()
-    told(worker, [{"loss": 1 / n, "lr": 5, "note": "words", "on": True} for n in range(1, 101)])
+    send_logs(worker, [{"loss": 1 / n, "lr": 5, "note": "words", "on": True} for n in range(1, 101)])
 
     loss, lr, nothing = drawn(stage, job, "loss", "lr", "no_such")
 
@@ -82,7 +82,7 @@ def test_a_spike_is_in_the_curve_however_few_points_are_requested(stage: Stage) 
     values = [math.sin(n / 300) for n in range(5000)]
     high, low, nan = 17, 3071, 4999 - 2
     values[high], values[low] = 1e6, -1e6
-    told(worker, [{"loss": value if n != nan else math.nan} for n, value in enumerate(values)])
+    send_logs(worker, [{"loss": value if n != nan else math.nan} for n, value in enumerate(values)])
 
     for points in (10, 57, 500, 1000, 4999):
         (curve,) = drawn(stage, job, "loss", points=points)
@@ -106,11 +106,11 @@ def test_every_bucket_shows_its_minimum_and_maximum(stage: Stage) -> None:
     job, worker = stage.running()
     chance = random.Random(0)
     values = [chance.gauss(0, 1) for _ in range(FAN**2 * 2 + FAN * 3 + 5)]
-    told(worker, [{"loss": value} for value in values])
+    send_logs(worker, [{"loss": value} for value in values])
 
     xs, ys = xy(drawn(stage, job, "loss", points=200)[0])
 
-    # Between two that are shown nothing reaches beyond what is shown nearby: no dip or peak is lost.
+    # No dip or peak is lost: values between two shown points lie within the range of the shown points nearby.
     share = len(values) / 99 + FAN
     for first in range(0, len(values) - int(3 * share), int(share)):
         near = [y for x, y in zip(xs, ys, strict=True) if first - share <= x <= first + 3 * share]
@@ -122,8 +122,8 @@ def test_a_range_of_steps_shows_points_that_the_whole_curve_leaves_out(stage: St
     job, worker = stage.running(retry={"max_attempts": 5})
     chance = random.Random(1)
     values = [chance.gauss(0, 1) for _ in range(FAN**2 + FAN * 7 + 9)]
-    told(worker, [{"loss": value} for value in values])
-    told(again(stage, job, worker), [{"loss": 9.0}] * 5, first_step=4501)
+    send_logs(worker, [{"loss": value} for value in values])
+    send_logs(next_attempt(stage, job, worker), [{"loss": 9.0}] * 5, first_step=4501)
 
     def shown(first: int | None, last: int | None, points: int) -> Series:
         return stage.read(lambda conn: series(conn, job, ["loss"], points, steps=Steps(first, last)))[0]
@@ -144,7 +144,7 @@ def test_a_range_of_steps_shows_points_that_the_whole_curve_leaves_out(stage: St
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, "NaN", "-Infinity"])
 def test_nan_and_infinity_are_points_but_no_minimum_or_maximum(stage: Stage, odd: Any) -> None:
     job, worker = stage.running()
-    told(worker, [{"loss": odd}, {"loss": 2}, {"loss": 10**400}, {"loss": 1e308}])
+    send_logs(worker, [{"loss": odd}, {"loss": 2}, {"loss": 10**400}, {"loss": 1e308}])
 
     (curve,) = drawn(stage, job, "loss")
     (summary,) = stage.read(lambda conn: summaries(conn, job))
@@ -159,11 +159,11 @@ def test_nan_and_infinity_are_points_but_no_minimum_or_maximum(stage: Stage, odd
 
 def test_repeated_steps_show_the_values_of_the_later_attempt(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
-    told(worker, [{"loss": 1.0, **({"eval": 1.0} if n % 50 == 0 else {})} for n in range(1, 3001)])
-    later = again(stage, job, worker)
-    told(later, [{"loss": 2.0} for _ in range(10)], first_step=2501)
+    send_logs(worker, [{"loss": 1.0, **({"eval": 1.0} if n % 50 == 0 else {})} for n in range(1, 3001)])
+    later = next_attempt(stage, job, worker)
+    send_logs(later, [{"loss": 2.0} for _ in range(10)], first_step=2501)
     (before,) = drawn(stage, job, "eval", points=5000)
-    told(later, [{"loss": 2.0, "eval": 2.0} for _ in range(790)], first_step=2511)
+    send_logs(later, [{"loss": 2.0, "eval": 2.0} for _ in range(790)], first_step=2511)
 
     loss, evals = drawn(stage, job, "loss", "eval", points=5000)
 
@@ -182,9 +182,9 @@ def test_repeated_steps_show_the_values_of_the_later_attempt(stage: Stage) -> No
 @pytest.mark.parametrize("points", [8, FAN**2 + FAN + 7])
 def test_the_summary_of_a_metric_ignores_values_that_a_later_attempt_repeated(stage: Stage, points: int) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
-    told(worker, [{"loss": 10.0 - n, **({"f1": 0.5} if n == points - 1 else {})} for n in range(points)])
-    later = again(stage, job, worker)
-    told(later, [{"loss": 20.0}], first_step=points - 3)
+    send_logs(worker, [{"loss": 10.0 - n, **({"f1": 0.5} if n == points - 1 else {})} for n in range(points)])
+    later = next_attempt(stage, job, worker)
+    send_logs(later, [{"loss": 20.0}], first_step=points - 3)
 
     (summary,) = stage.read(lambda conn: summaries(conn, job))
 
@@ -196,8 +196,8 @@ def test_the_summary_of_a_metric_ignores_values_that_a_later_attempt_repeated(st
 
 
 def continued_at(stage: Stage, job: JobId, worker: Worker, checkpoint: CheckpointRow) -> Worker:
-    """An attempt that has reported the checkpoint from which it continues, and has logged nothing."""
-    later = again(stage, job, worker)
+    """Returns the next attempt, which has reported the checkpoint from which it continues and has logged nothing."""
+    later = next_attempt(stage, job, worker)
     note = {"message": f"continues at step {checkpoint.step}", "checkpoint": checkpoint.path}
     later.send(later.write(Kind.NOTE, note, checkpoint.step))
     return later
@@ -209,9 +209,9 @@ def progress(worker: Worker, step: int) -> None:
 
 def test_a_curve_ends_at_the_checkpoint_from_which_the_next_attempt_continues(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
-    told(worker, [{"loss": 100.0 - n, "grad": 1.0} for n in range(100)])
+    send_logs(worker, [{"loss": 100.0 - n, "grad": 1.0} for n in range(100)])
     worker.checkpoints(100, metrics={"loss": 1.0, "grad": 1.0})
-    told(worker, [{"loss": -50.0, "f1": 0.5} for _ in range(30)], first_step=101)
+    send_logs(worker, [{"loss": -50.0, "f1": 0.5} for _ in range(30)], first_step=101)
     progress(worker, 130)
     (checkpoint,) = stage.read(lambda conn: checkpoints.of_job(conn, job))
 
@@ -228,7 +228,7 @@ def test_a_curve_ends_at_the_checkpoint_from_which_the_next_attempt_continues(st
     row = stage.job(job)
     assert json.loads(row.metrics or "") == {"loss": 1.0, "grad": 1.0}
     assert json.loads(row.progress or "")["step"] == 100
-    told(later, [{"loss": 7.0}], first_step=101)
+    send_logs(later, [{"loss": 7.0}], first_step=101)
     assert json.loads(stage.job(job).metrics or "") == {"loss": 7.0, "grad": 1.0}
     assert (drawn(stage, job, "loss")[0].x[-1], drawn(stage, job, "loss")[0].y[-1]) == (101, 7.0)
 
@@ -236,7 +236,7 @@ def test_a_curve_ends_at_the_checkpoint_from_which_the_next_attempt_continues(st
 def test_a_resume_from_an_older_checkpoint_removes_later_points_from_curves(stage: Stage) -> None:
     job, worker = stage.running()
     for step in (10, 20, 30):
-        told(worker, [{"loss": 40.0 - step + n} for n in range(10)], first_step=step - 9)
+        send_logs(worker, [{"loss": 40.0 - step + n} for n in range(10)], first_step=step - 9)
         progress(worker, step)
         worker.checkpoints(step, metrics={"loss": 49.0 - step})
     stage.pause(job)
@@ -257,9 +257,9 @@ def test_a_resume_from_an_older_checkpoint_removes_later_points_from_curves(stag
 
 def test_an_attempt_from_step_0_replaces_the_whole_curve(stage: Stage) -> None:
     job, worker = stage.running(retry={"max_attempts": 5})
-    told(worker, [{"loss": 1.0} for _ in range(100)])
-    later = again(stage, job, worker)
-    told(later, [{"loss": 2.0} for _ in range(3)])
+    send_logs(worker, [{"loss": 1.0} for _ in range(100)])
+    later = next_attempt(stage, job, worker)
+    send_logs(later, [{"loss": 2.0} for _ in range(3)])
 
     (curve,) = drawn(stage, job, "loss")
 
@@ -269,7 +269,7 @@ def test_an_attempt_from_step_0_replaces_the_whole_curve(stage: Stage) -> None:
 
 def test_a_repeated_event_adds_no_point(stage: Stage) -> None:
     job, worker = stage.running()
-    told(worker, [{"loss": 1.0} for _ in range(40)])
+    send_logs(worker, [{"loss": 1.0} for _ in range(40)])
 
     worker.send()
 
@@ -278,8 +278,8 @@ def test_a_repeated_event_adds_no_point(stage: Stage) -> None:
 
 def test_invalid_metric_names_and_names_above_the_limit_get_no_curve(stage: Stage) -> None:
     job, worker = stage.running()
-    told(worker, [{f"n{n}": 1.0 for n in range(MAX_NAMES + 9)} | {"": 1, "a\0b": 1, "x" * 300: 1, "größe/ß": 1}])
-    told(worker, [{"größe/ß": 1, "n1": 2.0}])
+    send_logs(worker, [{f"n{n}": 1.0 for n in range(MAX_NAMES + 9)} | {"": 1, "a\0b": 1, "x" * 300: 1, "größe/ß": 1}])
+    send_logs(worker, [{"größe/ß": 1, "n1": 2.0}])
 
     result = {summary.name: summary.count for summary in stage.read(lambda conn: summaries(conn, job))}
 
@@ -290,7 +290,7 @@ def test_invalid_metric_names_and_names_above_the_limit_get_no_curve(stage: Stag
 
 def test_the_curves_of_an_event_with_very_many_names_are_limited(stage: Stage) -> None:
     job, worker = stage.running()
-    told(worker, [{f"n{n}": 1.0 for n in range(20_000)}])
+    send_logs(worker, [{f"n{n}": 1.0 for n in range(20_000)}])
 
     assert len(stage.read(lambda conn: summaries(conn, job))) == MAX_NAMES
     assert len(stage.events(job, ["log"])) == 1
@@ -318,7 +318,7 @@ def test_points_without_a_step_are_shown_over_time_only(stage: Stage) -> None:
 
 def test_a_deleted_job_leaves_no_curve(stage: Stage) -> None:
     job, worker = stage.running()
-    told(worker, [{"loss": 1.0} for _ in range(100)])
+    send_logs(worker, [{"loss": 1.0} for _ in range(100)])
     worker.finishes()
     assert len(stage.read(lambda conn: conn.execute(curve_buckets.select()).all())) == 100 // FAN
 
@@ -330,7 +330,7 @@ def test_a_deleted_job_leaves_no_curve(stage: Stage) -> None:
 
 def test_every_bucket_of_every_level_of_a_curve_is_stored_once(stage: Stage) -> None:
     _, worker = stage.running()
-    told(worker, [{"loss": float(n)} for n in range(FAN**2 + FAN)])
+    send_logs(worker, [{"loss": float(n)} for n in range(FAN**2 + FAN)])
 
     rows = stage.read(lambda conn: conn.execute(curve_buckets.select().order_by("level", "place")).all())
 

@@ -1,4 +1,4 @@
-"""Statements about keys and tickets, on both databases."""
+"""Tests the SQL statements about API keys and tickets, on both databases."""
 
 from __future__ import annotations
 

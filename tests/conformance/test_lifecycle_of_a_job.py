@@ -102,7 +102,7 @@ def test_pause_and_resume_continue_from_the_newest_checkpoint_first(stage: Stage
 @pytest.mark.parametrize("ending", [("stopped", "pause"), ("lost", "node_lost")])
 def test_a_resume_during_a_pause_queues_the_job_once_it_has_stopped(stage: Stage, ending: tuple[str, str]) -> None:
     job, worker = stage.running()
-    stage.rescue()  # knows the attempt from here on
+    stage.rescue()  # starts control's timer of the attempt
     stage.pause(job)
 
     report = stage.resume(job, Resume(priority=9))
@@ -127,7 +127,7 @@ def test_a_pause_after_a_resume_of_a_stopping_job_applies(stage: Stage) -> None:
     stage.resume(job)
 
     paused = stage.pause(job)
-    assert (paused.desired, paused.message) == (Desired.PAUSE, None), "the message of the resume is outdated"
+    assert (paused.desired, paused.message) == (Desired.PAUSE, None), "the outdated message of the resume remains"
     worker.ends("stopped", "pause", stop="pause")
 
     assert stage.job(job).state is JobState.PAUSED
@@ -452,7 +452,7 @@ def test_a_job_claimed_during_its_return_to_the_queue_keeps_running(
     starting = stage.job(job)
     worker = stage.claim(job)
     worker.says_running()
-    # What a control that has lost its lock, and does not know it yet, may still have read before.
+    # A control that has lost its lock, and has not noticed this, may still act on rows that it read before.
     monkeypatch.setattr("service.store.jobs.active", lambda conn: [starting])
     monkeypatch.setattr("service.jobs.rescue._ActiveJob._waited_for_claims", lambda look: True)
     parts = [replace(part, claim=None) for part in stage.sources(job)]

@@ -22,7 +22,7 @@ SLOWER = {"learning_rate": 1e-5}
 
 
 def ask(stage: Stage, job: JobId, **wish: Any) -> int:
-    """The number under which it was asked."""
+    """Requests a command, and returns the number of the command."""
     return stage.write(lambda conn: do(conn, "default", job, Do(**wish), stage.now, by="me")).last_no
 
 
@@ -31,14 +31,14 @@ def does(worker: Worker, asked: int, step: int, status: str = "done", **says: An
     worker.send(worker.write(Kind.DO, data, step))
 
 
-def told(stage: Stage) -> list[list[int]]:
-    """The numbers that control would push to workers now, without being asked."""
+def pushed_commands(stage: Stage) -> list[list[int]]:
+    """Returns the numbers of the commands that control would push to workers now, without waiting for a heartbeat."""
     result = stage.read(lambda conn: unasked_replies(conn, stage.stop_left))
     return [[command.no for command in reply.commands] for reply in result.values()]
 
 
 def next_attempt(stage: Stage, job: JobId) -> list[Command]:
-    """Returns the orders that are granted to the attempt that follows a lost one."""
+    """Starts the attempt that follows a lost attempt, and returns the commands in its grant."""
     stage.place()
     worker = stage.claim(job)
     worker.says_running()
@@ -56,11 +56,11 @@ def test_a_command_is_in_heartbeat_replies_until_received_and_pushed_until_done(
     then = [command.no for command in worker.beat().commands]
 
     assert (heard, then) == ([first, second], [second])
-    assert told(stage) == [[first, second]]
+    assert pushed_commands(stage) == [[first, second]]
     does(worker, first, 7, save=True)
-    assert told(stage) == [[second]]
+    assert pushed_commands(stage) == [[second]]
     does(worker, second, 7, set={"learning_rate": {"from": 1, "to": 1e-5}})
-    assert told(stage) == []
+    assert pushed_commands(stage) == []
     asked = json.loads(stage.events(job, ["do"])[0].data)
     assert (asked["status"], asked["by"], asked["save"]) == ("asked", "me", True)
 
@@ -93,7 +93,7 @@ def test_a_repeated_or_late_report_of_a_command_changes_nothing(stage: Stage) ->
 
 
 def test_training_cannot_report_a_change_that_no_user_requested(stage: Stage) -> None:
-    """Users' code writes to the same socket as the loop."""
+    """A user's code can write to the same socket as the training loop."""
     job, worker = stage.running()
     asked = ask(stage, job, set=SLOWER)
 

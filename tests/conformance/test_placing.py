@@ -26,7 +26,7 @@ Do = Callable[[Connection], object]
 
 
 def work(conn: Connection, do: Do) -> int:
-    """Returns how much a database did: instructions of SQLite, or rows that PostgreSQL scanned."""
+    """Returns the work of the database: the number of SQLite's instructions, or of the rows that PostgreSQL scanned."""
     if conn.dialect.name == "sqlite":
         driver: Any = conn.connection.driver_connection
         ticks: list[None] = []
@@ -92,7 +92,7 @@ def test_finding_unclaimed_attempts_reads_no_more_rows_for_a_longer_queue(stage:
     for count in (FEW, MANY):
         stage.write(partial(copy_job, job=job, first=done + 1, last=count))
         stage.write(lambda conn: conn.execute(text("ANALYZE")))
-        # By the connection that has the new statistics: SQLite's others keep those that they began with.
+        # `write` uses the connection that ran ANALYZE, because SQLite's other connections keep their old statistics.
         result.append(stage.write(lambda conn: work(conn, queue.unclaimed)))
         done = count
 

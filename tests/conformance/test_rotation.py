@@ -21,7 +21,7 @@ TWO = {"save_strategy": "steps", "save_steps": 5, "save_total_limit": 2}
 
 
 def again(stage: Stage, worker: Worker) -> Worker:
-    """The attempt is lost, and the next one granted."""
+    """Lets the attempt be lost, and claims the next attempt."""
     stage.rescue()
     stage.later(stage.settings.lease_seconds + 1)
     assert stage.rescue().lost == 1
@@ -47,7 +47,7 @@ def test_earlier_checkpoints_stay_until_the_new_attempt_has_saved_a_checkpoint(s
     worker = again(stage, first_attempt(stage))
     worker.says_running()
 
-    # Training itself lets go of what is one too many within its attempt, and says so.
+    # Control does not delete surplus checkpoints of the newest attempt, because training does so and reports it.
     assert kept(stage, worker.job) == {"1/15": "committed", "1/10": "committed", "1/5": "committed"}
     worker.checkpoints(20)
 
@@ -210,10 +210,10 @@ def test_a_checkpoint_folder_is_deleted_before_its_row_is_marked_deleted(stage: 
         folder.mkdir(parents=True)
         (folder / "weights").touch()
     remover = Remover()
-    assert remover.remove(tmp_path, going, 0.0) == [], "an artifact store without its probe is not there"
+    assert remover.remove(tmp_path, going, 0.0) == [], "an artifact store without its probe is unavailable"
     (tmp_path / layout.PROBE).touch()
 
-    # Once more, as by a control that begins where another one died.
+    # The second round stands for a new control, which repeats the work of a control that died.
     for _ in range(2):
         assert remover.remove(tmp_path, going, 1.0) == going
     assert not any(folder.exists() for folder in folders)

@@ -15,8 +15,8 @@ from tests.conformance.acting import Stage
 MOST_BYTES = 128 * 1024
 
 
-def told(stage: Stage, job: JobId) -> dict[str, Any]:
-    """The job as the API shows it, which is small."""
+def shown_job(stage: Stage, job: JobId) -> dict[str, Any]:
+    """Returns the job as the API shows it, and asserts that its JSON is small."""
     text = views.job(stage.job(job)).model_dump_json()
     assert len(text) < MOST_BYTES
     content: dict[str, Any] = json.loads(text)
@@ -34,7 +34,7 @@ def test_metrics_that_are_huge_texts_stay_in_events_and_out_of_the_jobs_row(stag
         huge = {f"text{n}": "x" * 60_000 for n in range(first, first + 15)}
         worker.send(worker.write(Kind.LOG, {"loss": 0.5, **huge}, first + 1))
 
-    shown = told(stage, job)["metrics"]
+    shown = shown_job(stage, job)["metrics"]
 
     assert shown == {"loss": 0.5}
     assert len(notes(stage, job)) == before + 1
@@ -56,7 +56,7 @@ def test_the_row_of_a_job_keeps_numbers_and_short_text(stage: Stage, said: dict[
     worker.send(worker.write(Kind.EVAL, said, 1), worker.write(Kind.EVAL, said, 2))
     worker.send(worker.write(Kind.LOG, {"loss": 1.0}, 3))
 
-    assert list(told(stage, job)["metrics"])[: len(kept)] == kept
+    assert list(shown_job(stage, job)["metrics"])[: len(kept)] == kept
     assert len(notes(stage, job)) - before == (len(kept) < len(said))
 
 
@@ -65,7 +65,7 @@ def test_the_names_and_texts_of_a_row_have_a_total_limit(stage: Stage) -> None:
     worker.send(worker.write(Kind.LOG, {f"{n:03}{'n' * 197}": "é" * 200 for n in range(500)}, 1))
     worker.send(worker.write(Kind.CHECKPOINT, {"status": "failed", "path": "x"}, 1))
 
-    told(stage, job)
+    shown_job(stage, job)
 
 
 @pytest.mark.own_statement
@@ -79,7 +79,7 @@ def test_impossible_progress_is_not_shown(stage: Stage, wrong: dict[str, Any]) -
 
     worker.send(worker.write(Kind.PROGRESS, good | wrong, 4))
 
-    assert told(stage, job)["progress"] == good
+    assert shown_job(stage, job)["progress"] == good
 
 
 def test_a_huge_error_is_cut_in_the_row(stage: Stage) -> None:
@@ -89,7 +89,7 @@ def test_a_huge_error_is_cut_in_the_row(stage: Stage) -> None:
 
     worker.ends("failed", "error", error=failure)
 
-    assert told(stage, job)["error"]["traceback"].endswith("the last line")
+    assert shown_job(stage, job)["error"]["traceback"].endswith("the last line")
 
 
 def test_a_huge_result_is_cut_to_the_limit_of_the_row(stage: Stage) -> None:
@@ -97,5 +97,5 @@ def test_a_huge_result_is_cut_to_the_limit_of_the_row(stage: Stage) -> None:
 
     worker.ends("finished", result={"final": {"loss": 1.0}, "huge": "x" * 200_000, "last": 1})
 
-    shown = told(stage, job)["result"]
+    shown = shown_job(stage, job)["result"]
     assert set(shown) == {"final", "left_out"}

@@ -21,12 +21,15 @@ def reported(conn: Connection, news: Report) -> JobId:
 
 
 def waits_or_is_done(conn: Connection, other: Future[Any]) -> bool:
-    """Returns True if the other transaction has ended, or waits for this one. On SQLite it cannot even begin."""
+    """Returns True if the other transaction has ended or waits for this transaction.
+
+    On SQLite the other transaction cannot begin, so there is nothing to wait for.
+    """
     return other.done() or conn.dialect.name == "sqlite" or conn.execute(WAITING).scalar_one() > 0
 
 
 def report_in_two_transactions(migrated_url: str, first: Report, second: Report) -> list[JobId]:
-    """Returns the jobs of two reports. The second one's transaction begins before the first one's is committed."""
+    """Returns the jobs of two reports. The second transaction begins before the first transaction is committed."""
     other_process = Database(migrated_url, readers=1, writers=1)
     this_process = Database(migrated_url, readers=1, writers=1)
 

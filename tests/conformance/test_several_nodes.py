@@ -19,7 +19,7 @@ FIRST = "10.0.0.1:29500"
 
 
 def placed_job(stage: Stage, nodes: int = 2, **changes: object) -> JobId:
-    """Returns a job that is placed on its nodes, and that no node has claimed yet."""
+    """Returns a job that is placed on its nodes and not yet claimed by any of them."""
     for _ in range(nodes):
         stage.node(slots=1)
     job = stage.submit(nodes=nodes, **changes)

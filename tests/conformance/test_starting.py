@@ -17,7 +17,7 @@ from tests.conformance.test_rotation import TWO, again, kept
 
 
 def offered(worker: Worker) -> list[tuple[int, JobId | None]]:
-    """Steps, and whose they are: None its own."""
+    """Returns the step of each granted checkpoint, and the job that it belongs to, or None for the worker's own job."""
     assert isinstance(worker.answer, Grant)
     return [(offer.step, offer.of) for offer in worker.answer.checkpoints]
 
@@ -107,7 +107,7 @@ def test_a_job_is_not_deleted_while_another_job_starts_from_its_checkpoint(stage
     stage.cancel(job)
     delete_job(stage, worker.job)
 
-    # The worker reports what is missing, because no job may silently start at step 0.
+    # The worker then reports the missing checkpoint, because no job may silently start at step 0.
     stage.resume(job)
     stage.place()
     assert offered(stage.claim(job)) == []
@@ -123,4 +123,4 @@ def test_a_resume_with_changes_keeps_the_source_checkpoint_and_the_bundle(stage:
 
     assert json.loads(after.spec)["resume_from"] == json.loads(before.spec)["resume_from"]
     assert after.starts_from == before.starts_from is not None
-    assert f'"checkpoint":"{after.starts_from}"' in after.spec, "one way to write it, or no text is found in it"
+    assert f'"checkpoint":"{after.starts_from}"' in after.spec, "a text search must find the id"

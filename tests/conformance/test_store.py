@@ -288,7 +288,7 @@ def test_a_deleted_job_leaves_no_row(stage: Stage) -> None:
     assert stage.events(job) == []
     assert stage.read(lambda conn: attempts.of_job(conn, job)) == []
     assert _listed(stage, 10) == []
-    # What its worker still sends is answered, so that its journal may go.
+    # Late events of a deleted job are acknowledged, so that its worker can delete the journal.
     assert worker.logs(1).replies[worker.claim].closed
 
 
@@ -308,7 +308,7 @@ def test_only_one_checkpoint_is_best_and_deleted_checkpoints_are_not_offered(sta
         (2, "corrupt", True),
         (1, "deleted", False),
     ]
-    # Or a job whose checkpoints were all found corrupt would look like one that never had any, and start at step 0.
+    # Corrupt checkpoints are offered, too. Otherwise a job that has no others would silently start at step 0.
     assert [row.step for row in offers] == [3, 2]
 
 

@@ -17,7 +17,7 @@ from service.api import curves, listing
 from service.events import series as events_series
 from service.store.database import LONG_READER
 from tests.conformance.acting import Stage, Worker
-from tests.conformance.test_curves import told
+from tests.conformance.test_curves import send_logs
 from tests.service.api.conftest import KEY, SPEC, Api, Serve, each_case
 from tests.service.api.test_keys import a_key, bearer
 
@@ -25,7 +25,7 @@ from tests.service.api.test_keys import a_key, bearer
 def trained(api: Api, rows: list[dict[str, Any]], **changes: Any) -> tuple[JobId, Worker]:
     """Returns a running job that has logged these rows, and its worker."""
     job, worker = Stage(api.db).running(**changes)
-    told(worker, rows)
+    send_logs(worker, rows)
     return job, worker
 
 

@@ -22,7 +22,7 @@ from service.api import dashboard
 from service.jobs.resume import Resume
 from service.store import checkpoints, tables
 from tests.conformance.acting import Stage
-from tests.conformance.test_curves import told
+from tests.conformance.test_curves import send_logs
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
 from tests.service.api.test_forks import trained as trained_to_the_end
@@ -81,12 +81,12 @@ async def test_a_person_watches_a_job_and_steers_it(api: Api, page: Page) -> Non
     await expect(page.get_by_role("heading", level=1)).to_contain_text("<b>first</b>")
     chart = page.locator("[data-metric=loss]")
     await expect(chart.locator(".legend b")).to_have_text("1")
-    told(worker, [{"loss": 0.5, "eval/f1": 0.75}])
+    send_logs(worker, [{"loss": 0.5, "eval/f1": 0.75}])
     api.services.tail.wake([job])
     await expect(chart.locator(".legend b")).to_have_text("0.5")
     await expect(page.locator(".metric-group > summary")).to_have_text(["train 1", "eval 1"])
     await page.get_by_label("x axis").select_option("Wall time")
-    told(worker, [{"loss": 0.25}])
+    send_logs(worker, [{"loss": 0.25}])
     api.services.tail.wake([job])
     await expect(chart.locator(".legend b")).to_have_text("0.25")
 
@@ -105,7 +105,7 @@ async def test_a_resume_from_an_older_checkpoint_shortens_the_open_curves(api: A
     job, worker = trained(api, [{"loss": 2.0}, {"loss": 1.5}])
     stage = Stage(api.db)
     worker.checkpoints(2, metrics={"loss": 1.5})
-    told(worker, [{"loss": 0.5}, {"loss": 0.25}], first_step=3)
+    send_logs(worker, [{"loss": 0.5}, {"loss": 0.25}], first_step=3)
     worker.send(worker.write(Kind.PROGRESS, {"step": 4, "max_steps": 9, "epoch": 0.5}, 4))
     worker.checkpoints(4, metrics={"loss": 0.25})
     stage.pause(job)
@@ -513,12 +513,12 @@ async def test_the_page_misses_no_event_when_the_service_restarts(serve: Serve, 
 
     api.server.stop()
     await expect(page.get_by_role("alert")).to_contain_text("The service is unreachable. This data is")
-    told(worker, [{"loss": 1.0}, {"loss": 0.25}])
+    send_logs(worker, [{"loss": 1.0}, {"loss": 0.25}])
     again = await serve(sqlite_url, port=int(api.url.rpartition(":")[2]))
 
     await expect(page.locator("[data-metric=loss] .legend")).to_have_text("one0.25best 0.25")
     await expect(page.get_by_role("alert")).to_have_count(0)
-    told(worker, [{"loss": 0.125}])
+    send_logs(worker, [{"loss": 0.125}])
     again.services.tail.wake([job])
     await expect(page.locator("[data-metric=loss] .legend b")).to_have_text("0.125")
 

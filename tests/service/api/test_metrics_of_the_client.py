@@ -12,13 +12,13 @@ from footplate import AsyncClient
 from footplate.contract.events import Kind
 from service.store.times import now_ms
 from tests.conformance.acting import Stage, place_waiting
-from tests.conformance.test_curves import told
+from tests.conformance.test_curves import send_logs
 from tests.service.api.conftest import PATIENCE, Api, Command
 
 
 async def test_the_client_reads_curves_of_one_and_of_several_jobs(api: Api) -> None:
     job, worker = Stage(api.db).running()
-    told(worker, [{"loss": 1.0}, {"loss": math.nan}, {"loss": -math.inf, "f1": 3}])
+    send_logs(worker, [{"loss": 1.0}, {"loss": math.nan}, {"loss": -math.inf, "f1": 3}])
     other = await api.submit()
 
     async with AsyncClient(api.url) as client:
@@ -43,7 +43,7 @@ async def test_footplate_metrics_redraws_its_curves_in_place_on_a_terminal(
     api: Api, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, worker = Stage(api.db).running()
-    told(worker, [{"loss": 3.0, "lr": 1.0}, {"loss": 1.0}, {"loss": 2.0}])
+    send_logs(worker, [{"loss": 3.0, "lr": 1.0}, {"loss": 1.0}, {"loss": 2.0}])
     worker.finishes()
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
