@@ -29,7 +29,7 @@ class Result:
         curves = {}
         for event in events:
             if event["kind"] in ("log", "eval") and "train_loss" not in event["data"]:
-                # Where a step ran twice, the run that counted is the last.
+                # If a step ran twice, the last report counts.
                 reports = {name: value for name, value in event["data"].items() if not name.endswith(TIMINGS)}
                 curves[event["kind"], event["step"]] = reports
         return cls(_tensors(system.final_weights(job)), curves)
@@ -117,7 +117,7 @@ def _difference(named: str, found: Result, expected: Result) -> str:
 
 
 def _audit_leftovers(system: System, scratch: Path, books: Books) -> None:
-    """Once all is quiet, nothing of any attempt is left but what its user asked for."""
+    """Checks that finished attempts leave nothing but the files that their users requested."""
     artifacts, nodes = system.folder / "artifacts", sorted(system.folder.glob("node-*"))
 
     def journals() -> list[Path]:
@@ -136,7 +136,7 @@ def _audit_leftovers(system: System, scratch: Path, books: Books) -> None:
             until(lambda look=look: not look(), within=20, what="nothing is left")
         except AssertionError:
             books[page] += [str(violation) for violation in look()]
-    # A save that died leaves its temporary folder for the service to prune: two days later, because it may be slow.
+    # The temporary folder of an interrupted save is allowed, because the service prunes it after two days.
     stream = system.redis.say("XLEN", "fp:events")
     if not stream.startswith(b":0"):
         books["files left"].append(f"events in Redis: {stream!r}")
@@ -153,7 +153,7 @@ def _stands_in(pid: int, folder: str) -> bool:
         return False
 
 
-def told(books: Books, load: Load, chaos: Chaos, what: str) -> str:
+def report_of(books: Books, load: Load, chaos: Chaos, what: str) -> str:
     """Formats the books as a table, with the details of every line that is not zero."""
     result = load.found
     head = (

@@ -22,7 +22,10 @@ AWAY_SECONDS = 3.0
 
 
 class Chaos:
-    """Strikes from the thread that started the processes: they die with it. `done` says how often each fault came."""
+    """Injects the faults from the thread that started the processes, because they die with it.
+
+    `done` counts the injected faults by name.
+    """
 
     def __init__(
         self, system: System, seed: int, between: tuple[float, float], postgres: PostgresServer | None
@@ -32,18 +35,18 @@ class Chaos:
         self.service_is_down = False
         self._thaws: list[threading.Timer] = []
 
-    def rage(self, seconds: float, is_over: Callable[[], bool]) -> None:
+    def inject(self, seconds: float, is_over: Callable[[], bool]) -> None:
         """Injects faults for these seconds, or until `is_over`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not is_over():
             time.sleep(self.random.uniform(*self.between))
-            self._look_for_the_dead()
-            self.strike()
+            self._check_that_all_run()
+            self.inject_one()
         for thaw in self._thaws:
             thaw.join()
 
-    def strike(self) -> None:
-        """Processes die more often than machines: as often as they are named here."""
+    def inject_one(self) -> None:
+        """Injects one random fault. A fault that is listed several times is more frequent."""
         strikes: list[Callable[[], object]] = [
             self.training, self.training, self.training, self.data_worker, self.data_worker, self.supervisor,
             self.supervisor, self.idle_pool_child, self.warm_parent, self.worker, self.supervisor_frozen,
@@ -52,7 +55,7 @@ class Chaos:
         if self.postgres is not None:
             strikes.append(self.database)
         chosen = self.random.choice(strikes)
-        # Some find nobody to kill: a fault that did not happen is not counted.
+        # A fault that found no process to kill did not happen, and is not counted.
         if chosen() is not False:
             self.done[chosen.__name__] += 1
 
@@ -68,7 +71,7 @@ class Chaos:
         return self._kill(self.supervisors())
 
     def supervisor_frozen(self) -> bool:
-        """Past its lease, then thawed: a zombie that must find out that it is one."""
+        """Freezes a supervisor for longer than its lease. Afterwards it must notice that its attempt was given up."""
         if not (result := self.supervisors()):
             return False
         pid = self.random.choice(result)
@@ -116,12 +119,12 @@ class Chaos:
         self.system.redis.start()
 
     def database(self) -> None:
-        """A crash: the next start recovers from the log."""
+        """Kills PostgreSQL and starts it, so that it recovers from its log."""
         assert self.postgres is not None
         self.postgres.kill()
         self.postgres.start()
 
-    # -- whom ---------------------------------------------------------------------------------------------------------
+    # -- processes to kill --------------------------------------------------------------------------------------------
 
     def _kill(self, pids: Iterable[int]) -> bool:
         if not (names := sorted(pids)):
@@ -135,11 +138,11 @@ class Chaos:
         return [pid for pid in nodes if not _is_warm(pid) and b"catalogue" not in _command(pid)]
 
     def supervisors(self) -> list[int]:
-        """Pool processes that hold a journal."""
+        """Returns the pool processes that have a journal open."""
         return [pid for pid in self._pool() if any(name.endswith(".journal") for name in _open_files(pid))]
 
     def _in_training(self) -> list[int]:
-        """Every process that stands in an attempt's folder."""
+        """Returns every process whose working folder is in the folder of an attempt."""
         inside = str(self.system.folder / "artifacts" / "jobs")
         result = []
         for entry in Path("/proc").iterdir():
@@ -149,11 +152,11 @@ class Chaos:
         return result
 
     def _is_data_worker(self, pid: int) -> bool:
-        """Forked by training itself, not by the warm parent."""
+        """Returns True if the process was forked by training and not by the warm parent."""
         return not _is_warm(_parent(pid))
 
-    def _look_for_the_dead(self) -> None:
-        """Reports processes that died although nobody killed them."""
+    def _check_that_all_run(self) -> None:
+        """Fails if a node or a service has died that no fault killed."""
         for process in [*self.system.nodes.values(), *self.system.services.values()]:
             ended = f"{process.name} ended by itself with {process.popen.poll()}"
             assert process.is_running, f"{ended}\n{process.output[-3000:]}"

@@ -2,7 +2,7 @@
 
     books = Books(system)
     system.submit(books.job())
-    books.said, books.close()
+    books.sent, books.close()
 
 `System` registers it.
 """
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from tests.support.system import JSON, System
 
 RATE = 1250
-"""Events a second, by the clock: a step that comes late says more."""
+"""Events per second of the wall clock, so that a late step sends more events."""
 
 
 class Books:
-    """Records what a chatter has sent, one line for each step, in a file that Footplate does not know."""
+    """The number of events that a chatter has sent, with one line per step in a file that Footplate does not use."""
 
     def __init__(self, system: System) -> None:
         self.folder = system.processes.folder / "books"
         self.folder.mkdir()
 
     def job(self, **changes: Any) -> JSON:
-        """Trains and talks until `close`."""
+        """Returns the spec of a job that trains and sends events until `close`."""
         return {
             "model": "toy/mlp",
             "data": {"use": "toy/regression", "args": {"seconds_per_item": 0.002}},
@@ -45,31 +45,31 @@ class Books:
     @property
     def lines(self) -> list[tuple[float, int]]:
         """Returns the end of each step, and the number of events sent by then."""
-        path = self.folder / "said"
+        path = self.folder / "sent"
         whole = path.read_text().split("\n")[:-1] if path.exists() else []
-        return [(float(at), int(said)) for at, said in map(str.split, whole)]
+        return [(float(at), int(sent)) for at, sent in map(str.split, whole)]
 
     @property
-    def said(self) -> int:
+    def sent(self) -> int:
         return self.lines[-1][1] if self.lines else 0
 
     @property
     def rate(self) -> float:
-        (began, _), (ended, said) = self.lines[0], self.lines[-1]
-        return said / (ended - began)
+        (began, _), (ended, sent) = self.lines[0], self.lines[-1]
+        return sent / (ended - began)
 
     @property
     def longest_steps(self) -> list[float]:
-        """The two longest, longest first."""
+        """Returns the durations of the two longest steps, the longest first."""
         return sorted((later - earlier for (earlier, _), (later, _) in pairwise(self.lines)), reverse=True)[:2]
 
     def close(self) -> None:
-        """Training ends after its next step."""
+        """Ends training after its next step."""
         (self.folder / "enough").touch()
 
 
 class Chatter(TrainerCallback):
-    """Numbers what it says from 1 on."""
+    """Sends log events that are numbered from 1."""
 
     def __init__(self, books: str) -> None:
         self.folder = Path(books)
@@ -77,18 +77,18 @@ class Chatter(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         from footplate.runtime.emit import Emit
 
-        # There is one in every training process, and nothing hands it to user code.
+        # Every training process has exactly one `Emit`, but user code has no way to get it.
         self.event_socket = next(
             candidate for candidate in gc.get_objects() if isinstance(candidate, Emit)
         ).event_socket
-        self.file = (self.folder / "said").open("a", buffering=1)
-        self.began, self.said = time.monotonic(), 0
+        self.file = (self.folder / "sent").open("a", buffering=1)
+        self.began, self.sent = time.monotonic(), 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = time.monotonic()
-        for n in range(self.said + 1, int((now - self.began) * RATE) + 1):
+        for n in range(self.sent + 1, int((now - self.began) * RATE) + 1):
             self.event_socket.send(Kind.LOG, {"n": n}, state.global_step)
-            self.said = n
-        self.file.write(f"{now} {self.said}\n")
+            self.sent = n
+        self.file.write(f"{now} {self.sent}\n")
         if (self.folder / "enough").exists():
             control.should_training_stop = True

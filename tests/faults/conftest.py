@@ -25,7 +25,7 @@ from tests.support.system import System
 
 PROTECTED, CONTROL = "protected", "control"
 OF_THE_DATABASE = {"test_database", "test_two_controls"}
-"""Connections and locks, which are not the same on both."""
+"""Files that test connections and locks, which differ between the databases."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -79,5 +79,5 @@ def system(processes: Processes, redis: RedisServer, database_url: str, protecti
     """Yields a system with its schema, in which no process runs yet."""
     yield System(processes, redis, database_url, without=protection_off)
     if protection_off:
-        # What should have ended may live for ever, and fork while it is killed.
+        # Without a protection, processes may run for ever, and may fork new ones while they are killed.
         until(lambda: not kill_left_behind(processes.folder), within=30, what="nothing of the control is left")

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 STEPS, SAVE_STEPS, DEADLY_SAVE = 28, 4, 8
-"""Ten steps are an epoch: it dies in mid-epoch, and 20 steps are left to compare."""
+"""An epoch has ten steps. Training dies in mid-epoch, and 20 steps are left to compare."""
 TOUCHES_THE_DISK = {"open", "write", "fsync", "rename", "mkdir", "close", "write_record", "serialize_file"}
 
 
@@ -42,13 +42,16 @@ def main(folder: Path, seed: int, points: int) -> list[dict[str, Any]]:
 
 
 def _spread(random: Random, places: Sequence[int], count: int) -> list[int]:
-    """Returns one place of each of `count` equal parts. Otherwise most draws would miss the few after the rename."""
+    """Returns one random place from each of `count` equal parts.
+
+    Places drawn from the whole range would usually miss the few places after the rename.
+    """
     return [places[int((part + random.random()) * len(places) / count)] for part in range(count)]
 
 
 def _die_and_go_on(folder: Path, point: int, quiet: dict[str, Any]) -> dict[str, Any]:
     died = _train(folder, watch=_Kill(point))
-    torn = [path.name for path in sorted(folder.glob("checkpoint-*")) if not _is_whole(path)]
+    torn = [path.name for path in sorted(folder.glob("checkpoint-*")) if not _is_intact(path)]
     saves = sorted(path.name for path in folder.iterdir())
     ended = _train(folder)
     again = _read(folder) if ended == 0 else {}
@@ -101,8 +104,8 @@ def _read(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "print.json").read_text()))
 
 
-def _is_whole(folder: Path) -> bool:
-    """Returns True if the checkpoint is whole, by a reader that is independent of the tested one."""
+def _is_intact(folder: Path) -> bool:
+    """Returns True if all files of the checkpoint match its manifest, without using the tested code."""
     try:
         files = json.loads((folder / "manifest.json").read_bytes())["files"]
         return all(hashlib.sha256((folder / name).read_bytes()).hexdigest() == files[name]["sha256"] for name in files)
@@ -111,7 +114,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 class _Watch:
-    """Sees every call and return of one save."""
+    """Counts every call and return of one save."""
 
     def __init__(self) -> None:
         self.number = 0

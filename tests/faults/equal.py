@@ -11,7 +11,7 @@ MODEL, OPTIMIZER, SCHEDULER, RNG = "model.safetensors", "optimizer.pt", "schedul
 
 
 def assert_bit_equal(system: System, job: str, quiet: str) -> None:
-    """Every loss, and the weights, optimizer, schedule and generators of the last checkpoint, to the last bit."""
+    """Compares every loss, and the weights, optimizer, schedule and random generators of the last checkpoint."""
     for job_id in (job, quiet):
         done = system.until_settled(job_id)
         assert done["state"] == "succeeded", done

@@ -1,7 +1,7 @@
 """Mixed load of many users, who submit, watch, look, pause, cancel and resume, and check every answer.
 
-Every answer must be right, or a 503 with Retry-After. A killed service does not answer, and its clients try again. All
-faults that they find are kept in `Findings`, for the books.
+Every answer must be right, or a 503 with Retry-After. A killed service does not answer, and its clients try again.
+`Findings` collects all faults that the clients find, for the checks of books.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.system import JSON, LONG_TOY, SETTLED, System
 
 STUCK_SECONDS = 60.0
 AT_ONCE = 8
-"""Jobs under way at any time, on two nodes of two slots: some always wait."""
+"""The number of unfinished jobs at any time. Two nodes have only four slots, so some jobs always wait."""
 RECENT = 10
 """The number of newest jobs from which readers choose."""
 ANSWER_SECONDS, GONE_SECONDS = 30.0, 120.0
@@ -64,7 +64,7 @@ LONG: dict[str, JSON] = {
     "minute": {**_mlp(300, 4), "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.012}}},
     "two minutes": {**_mlp(300, 5), "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.024}}},
 }
-"""Kinds of job, seconds to minutes long: each ends in the same weights however often it was killed."""
+"""Kinds of jobs, which take seconds to minutes. The final weights do not depend on how often a job was killed."""
 
 MOODS = ("run", "run", "run", "run", "pause", "pause", "cancel", "change of mind")
 """Actions that a user takes on a job. A `change of mind` is a cancel and then a resume."""
@@ -77,7 +77,7 @@ class Job:
     mood: str
     key: str
     cancelled: bool = False
-    """A cancel was acknowledged, and no resume after it."""
+    """True if a cancel was acknowledged, and no resume after the cancel."""
     is_settled: bool = False
 
 
@@ -87,7 +87,7 @@ class Findings:
 
     wrong: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    """5xx other than an honest 503."""
+    """Answers with a status of 5xx, other than a 503 with Retry-After."""
     unanswered: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     torn_readers: list[str] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Findings:
 
 
 class Load:
-    """Everybody who uses the service, until the last call, and then until every job has ended."""
+    """The clients of the service. They submit jobs until `last_call` is set, and stop once every job has ended."""
 
     def __init__(
         self, system: System, kinds: dict[str, JSON], seed: int, readers: int, service_is_down: Callable[[], bool]
@@ -111,7 +111,7 @@ class Load:
         self.jobs: list[Job] = []
         self.found = Findings()
         self.last_call = threading.Event()
-        """Set from outside: the faults are over, and nothing more is submitted."""
+        """Set by the test when no more faults come, so that no more jobs are submitted."""
         self._service_is_down = service_is_down
         self._down_at = 0.0
         self._users: set[asyncio.Task[None]] = set()
@@ -119,7 +119,7 @@ class Load:
     async def run(self, settle_within: float) -> None:
         async with httpx2.AsyncClient(base_url=self.system.url, timeout=ANSWER_SECONDS) as self.client:
             readers = [asyncio.create_task(self._read(random.Random(n))) for n in range(self.readers)]
-            others = [asyncio.create_task(item) for item in (self._look_around(), self._watch_for_the_stuck())]
+            others = [asyncio.create_task(item) for item in (self._read_resources(), self._watch_for_the_stuck())]
             while not self.last_call.is_set():
                 if sum(not job.is_settled for job in self.jobs) < AT_ONCE:
                     await self._submit()
@@ -136,10 +136,10 @@ class Load:
 
     _no_more = False
 
-    # -- who submits ---------------------------------------------------------------------------------------------------
+    # -- submitting ----------------------------------------------------------------------------------------------------
 
     async def _submit(self) -> None:
-        # Most are brief, or the long ones would hold every slot.
+        # Most jobs are short. Otherwise long jobs would occupy every slot.
         kinds = list(self.kinds) + 3 * list(BRIEF)
         kind, mood = self.random.choice(kinds), self.random.choice(MOODS)
         key = f"soak-{len(self.jobs)}-{self.random.getrandbits(32)}"
@@ -150,15 +150,15 @@ class Load:
             return
         job = Job(answer.json()["id"], kind, mood, key)
         self.jobs.append(job)
-        user = asyncio.create_task(self._live_with(job))
+        user = asyncio.create_task(self._act_for(job))
         self._users.add(user)
         if self.random.random() < 0.2:
-            # A client that did not hear the answer asks again: it is the same job.
+            # A client that got no answer repeats its request, and must get the same job.
             again = await self._insist("POST", "/jobs", json=body, headers={"Idempotency-Key": key})
             if again.status_code != 201 or again.json()["id"] != job.id:
                 self.found.wrong.append(f"{key} sent again: {again.status_code} {again.text[:300]}")
 
-    async def _live_with(self, job: Job) -> None:
+    async def _act_for(self, job: Job) -> None:
         """Acts as the job's user until the job has ended for good."""
         if job.mood != "run":
             await asyncio.sleep(self.random.uniform(0.1, 8.0))
@@ -176,7 +176,7 @@ class Load:
                 if not await self._do(job, "resume"):
                     self.found.wrong.append(f"{job.id} is {state} and cannot be resumed")
             elif state == "failed" and reason == "poison":
-                # Killed three times before its first checkpoint: an honest end, and a person would say this.
+                # `poison` is right for a job that was killed three times before its first checkpoint. Users resume it.
                 self.found.resumed_after_poison += 1
                 await self._do(job, "resume")
             else:
@@ -184,7 +184,7 @@ class Load:
                 return
 
     async def _do(self, job: Job, verb: str, body: JSON | None = None) -> bool:
-        """Sends a verb, and returns True if it was accepted. A 409 is right too if the job was quicker."""
+        """Sends a verb, and returns True if it was accepted. A 409 is also right, because the job may have ended."""
         answer = await self._insist("POST", f"/jobs/{job.id}/{verb}", json=body)
         if answer.status_code not in (202, 409):
             self.found.wrong.append(f"{verb} {job.id}: {answer.status_code} {answer.text[:300]}")
@@ -211,10 +211,10 @@ class Load:
             f"{job.id} ({job.kind}, {job.mood}) has not ended" for job in self.jobs if not job.is_settled
         ]
 
-    # -- who asks ------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     async def _insist(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        """Repeats a request until the answer is other than "not now"."""
+        """Repeats a request until it gets an answer other than a 503."""
         patience = time.monotonic() + GONE_SECONDS
         while (answer := await self._ask(method, path, **more)) is None:
             assert time.monotonic() < patience, f"{method} {path}: no answer for {GONE_SECONDS:g} s"
@@ -242,25 +242,28 @@ class Load:
         return answer
 
     def _was_down(self, since: float) -> bool:
-        """A connection may break a moment after the service stood again: it was made to the old one."""
+        """Returns True if the service was down at this time, or up to two seconds before.
+
+        A connection to a killed service may break a moment after a new service has started.
+        """
         if self._service_is_down():
             self._down_at = time.monotonic()
         return self._down_at > since - 2.0
 
-    async def _look_around(self) -> None:
-        """Everything that can be read, again and again."""
+    async def _read_resources(self) -> None:
+        """Reads random resources of random jobs until it is cancelled, and checks the answers."""
         while True:
             await asyncio.sleep(0.25)
             self._was_down(since=0.0)
             if not self.jobs:
                 continue
-            path, check = self._something_to_read(self.random.choice(self.jobs[-3 * RECENT :]))
+            path, check = self._random_resource(self.random.choice(self.jobs[-3 * RECENT :]))
             answer = await self._ask("GET", path)
             if answer is not None and (answer.status_code != 200 or not check(answer.json())):
                 self.found.wrong.append(f"GET {path}: {answer.status_code} {answer.text[:300]}")
 
-    def _something_to_read(self, job: Job) -> tuple[str, Callable[[JSON], bool]]:
-        """A path, and whether what it answers is right."""
+    def _random_resource(self, job: Job) -> tuple[str, Callable[[JSON], bool]]:
+        """Returns a random path, and a function that checks the answer."""
         after = self.random.choice((0, 3, 20))
         readable: list[tuple[str, Callable[[JSON], bool]]] = [
             (f"/jobs/{job.id}", lambda body: body["id"] == job.id and body["name"] == job.key),
@@ -275,7 +278,7 @@ class Load:
         return self.random.choice(readable)
 
     async def _watch_for_the_stuck(self) -> None:
-        """A job that holds slots, or may, and of which nothing was heard for a minute."""
+        """Records each unfinished job without progress for a minute, although it has slots or could get them."""
         stood: dict[str, tuple[object, float]] = {}
         while True:
             await asyncio.sleep(2.0)
@@ -294,10 +297,10 @@ class Load:
                     self.found.stuck.append(f"{row['id']} ({under_way[row['id']].kind}) stands at {where}")
                     stood[row["id"]] = (where, time.monotonic())
 
-    # -- who watches ---------------------------------------------------------------------------------------------------
+    # -- readers -------------------------------------------------------------------------------------------------------
 
     async def _read(self, dice: random.Random) -> None:
-        """Reads a random job from its beginning to its end, over every broken connection, and then another one."""
+        """Reads one random job after another from beginning to end, and reconnects after every broken connection."""
         while not self._no_more:
             if not self.jobs:
                 await asyncio.sleep(0.2)
@@ -334,10 +337,10 @@ class Load:
         return cursor, checksum, False
 
     async def _end_of(self, readers: list[asyncio.Task[None]]) -> None:
-        """All jobs have ended: so does every reader."""
+        """Waits for all readers, which must end because all jobs have ended."""
         done, late = await asyncio.wait(readers, timeout=STUCK_SECONDS) if readers else (set(), set())
         for reader in late:
-            self.found.torn_readers.append("a reader hears no end of a job that has ended")
+            self.found.torn_readers.append("a reader received no end of a job that has ended")
             reader.cancel()
         for reader in done:
             reader.result()

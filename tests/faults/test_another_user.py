@@ -29,7 +29,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:
-    """SQLite only, because no database takes part in this story."""
+    """Selects SQLite only, because the test does not depend on the database."""
     return sqlite_url
 
 
@@ -44,7 +44,7 @@ def test_training_under_its_own_user_ends_when_its_warm_parent_dies(system: Syst
     warm = parent_of(training[0])
     assert "footplate.runtime.warm_parent" in command(warm)
 
-    # Nobody is left to kill it: neither its supervisor, nor the node, which adopts it.
+    # The supervisor, and the node, which adopts training as an orphan, are frozen and cannot kill training.
     frozen = [pid for pid in (node, *children(node)) if pid not in (*training, warm)]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
@@ -54,7 +54,7 @@ def test_training_under_its_own_user_ends_when_its_warm_parent_dies(system: Syst
         until(lambda: not any(map(is_alive, training)), within=1, what=message)
     finally:
         for pid in frozen:
-            # The node, which is the first to go on, reaps what died meanwhile.
+            # The node runs again first, and reaps the processes that died meanwhile.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 

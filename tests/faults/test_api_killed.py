@@ -26,7 +26,7 @@ def apis(processes: Processes, redis: RedisServer, database_url: str, protection
 
 
 class Apis:
-    """Several API processes on one database; a client goes to the next one when its own is gone."""
+    """Several API processes on one database. A client whose API process has died uses the next API process."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -91,7 +91,7 @@ def test_a_reader_continues_at_another_api_process_with_its_cursor(apis: Apis) -
     for name in NAMES[:-1]:
         reader.read(name, until_more_than=30)
         apis.kill(name)
-        reader.read_what_is_left()
+        reader.read_frames_in_transit()
     reader.read(NAMES[-1])
 
     numbers = [event["no"] for event in reader.events]
@@ -102,7 +102,7 @@ def test_a_reader_continues_at_another_api_process_with_its_cursor(apis: Apis) -
 
 
 class Reader:
-    """Follows a job over a websocket; where that breaks, it comes back with the last `no` that it saw."""
+    """Follows a job over a websocket. If it breaks, the reader reconnects with the last `no` that it received."""
 
     def __init__(self, apis: Apis, job: str) -> None:
         self.apis, self.job = apis, job
@@ -118,8 +118,8 @@ class Reader:
             if enough is not None and len(self.events) > enough:
                 return
 
-    def read_what_is_left(self) -> None:
-        """Reads what was on its way when the other side died."""
+    def read_frames_in_transit(self) -> None:
+        """Reads the frames that were in transit when the API process died."""
         for frame in self.frames:
             self.take(frame)
 

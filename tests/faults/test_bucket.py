@@ -1,4 +1,4 @@
-"""A node that dies between two objects that it sends to a bucket: what counts is there whole, or does not count."""
+"""Tests a node that dies between two uploads to a bucket. Only complete checkpoints and files count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(s3: S3Server, tmp_path: Path) -> RemoteStore:
 
 @pytest.fixture
 def attempt(store: RemoteStore, tmp_path: Path, protection_off: list[str]) -> Iterator[Make]:
-    """`attempt(2, *offers)`, of one job."""
+    """Returns a function that makes an attempt of one job, as in `attempt(2, *offers)`."""
     job = new_job_id()
     with ExitStack() as stack:
         for name in protection_off:
@@ -44,7 +44,7 @@ def attempt(store: RemoteStore, tmp_path: Path, protection_off: list[str]) -> It
 
 
 def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Cuts the node's writes to the store from this object on, without any clean-up. Returns the requested names."""
+    """Makes all uploads of the node fail from this object on, and returns the list of requested paths."""
     asked: list[str] = []
 
     def put(file: Path, path: str) -> None:

@@ -23,9 +23,9 @@ from tests.support.system import JSON, LONG_TOY, System, assert_whole
 
 SEED = 20240607
 SAVING: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 44, "save_steps": 8}}
-"""Eight steps are an epoch; a save of every eighth step comes at its end, and one at a pause in its middle."""
+"""An epoch has eight steps. Every eighth step is saved, which ends an epoch, and a pause saves in mid-epoch."""
 THRICE: JSON = {**SAVING, "training": {**SAVING["training"], "max_steps": 200}}
-"""A job with steps for three attempts. Each attempt may get one save further than intended."""
+"""A job with enough steps for three attempts, each of which may save one checkpoint more than intended."""
 
 
 # -- killed while saving ----------------------------------------------------------------------------------------------
@@ -47,33 +47,34 @@ def killed(processes: Processes, protection_off: list[str]) -> Callable[[int], l
     return kill
 
 
-def assert_nothing_happened(killed: list[JSON]) -> None:
+def assert_bit_equal_resumes(killed: list[JSON]) -> None:
     assert {item["died"] for item in killed} == {-signal.SIGKILL}, killed
     for death in killed:
         same = death["ended"] == 0 and not death["differs"]
-        assert same, f"killed at point {death['point']} it did not go on as if nothing had happened: {death}"
+        assert same, f"killed at point {death['point']}, the resumed run is not bit-equal: {death}"
     for death in killed:
         assert not death["torn"], (
-            f"killed at point {death['point']} it left {death['torn']}, which is not whole: {death}"
+            f"killed at point {death['point']}, the save left the torn checkpoint {death['torn']}: {death}"
         )
 
 
-@pytest.mark.fault(10, without="a save is renamed into place", red="which is not whole")
-@pytest.mark.fault(10, without="a torn save is not a checkpoint", red="did not go on as if nothing")
+@pytest.mark.fault(10, without="a save is renamed into place", red="left the torn checkpoint")
+@pytest.mark.fault(10, without="a torn save is not a checkpoint", red="the resumed run is not bit-equal")
 @pytest.mark.matrix
 def test_a_resume_after_death_at_any_point_of_a_save_is_bit_equal(killed: Callable[[int], list[JSON]]) -> None:
-    """Weights, optimizer, schedule, RNG and the next 20 losses; dropout, accumulation 4, two data workers, mid-epoch.
+    """Compares weights, optimizer, schedule, random generators and the next 20 losses.
 
-    What the syncs are for cannot be seen here: SIGKILL takes no page that the kernel has. That each comes before what
-    builds on it is what tests/trainer/test_killed_saves.py counts; a machine without power is not among our tests.
+    Training uses dropout, gradient accumulation and two data workers, and dies in mid-epoch. SIGKILL loses no data that
+    the kernel has, so this test cannot show that each fsync is needed. tests/trainer/test_killed_saves.py checks their
+    order. No test cuts the power of a machine.
     """
-    assert_nothing_happened(killed(12))
+    assert_bit_equal_resumes(killed(12))
 
 
 @pytest.mark.soak
 @pytest.mark.fault(10, without=None, because="the short form beside it has them")
 def test_a_resume_after_death_at_two_hundred_points_of_a_save_is_bit_equal(killed: Callable[[int], list[JSON]]) -> None:
-    assert_nothing_happened(killed(200))
+    assert_bit_equal_resumes(killed(200))
 
 
 @pytest.mark.fault(10, without=None, because="only a row makes a save resumable: the two tests above miss the others")
@@ -94,7 +95,10 @@ def test_a_job_killed_during_three_saves_ends_bit_equal(system: System) -> None:
 
 
 def kill_in_a_save(system: System, job: str, attempt: int, *, after_seconds: float) -> None:
-    """Kills training in the second save of an attempt, because a third attempt without progress would be poison."""
+    """Kills training in the second save of an attempt, because the first checkpoint counts as progress.
+
+    A third attempt without progress would fail the job as `poison`.
+    """
     folder = artifacts(system) / "jobs" / job / "attempts" / str(attempt)
 
     def saves() -> bool:
@@ -104,7 +108,7 @@ def kill_in_a_save(system: System, job: str, attempt: int, *, after_seconds: flo
     what = f"attempt {attempt} saves for the second time"
     system.until(saves, within=120, what=what, job=job, every=0.001)
     trainer = system.training_pids(job)[0]
-    # No moment has a name here: anywhere in the save is the point.
+    # The kill may hit any moment of the save, so no event marks the moment.
     signal.sigtimedwait([], after_seconds)
     os.kill(trainer, signal.SIGKILL)
 
@@ -119,8 +123,8 @@ def checkpoints(system: System, job: str, status: str = "committed") -> list[Pat
     return [artifacts(system) / row["path"] for row in listed if row["status"] == status]
 
 
-def said(system: System, job: str, kind: str, **data: Any) -> list[JSON]:
-    """Returns the events of a kind in the job's last attempt."""
+def data_of_events(system: System, job: str, kind: str, **data: Any) -> list[JSON]:
+    """Returns the data of the events of this kind in the job's last attempt that contain the given fields."""
     last = system.job(job)["attempt"]
     events = [event for event in system.events(job) if event["kind"] == kind and event["attempt"] == last]
     return [event["data"] for event in events if data.items() <= event["data"].items()]
@@ -144,16 +148,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit": (flip_a_bit, r"model\.safetensors has changed"),
     "a folder of links": (link_in_a_ring, "cannot be opened"),
 }
-"""Kinds of damage, and the sentence that the user reads. tests/trainer has every kind."""
+"""Functions that damage a checkpoint, each with the reported error. tests/trainer has every kind of damage."""
 
 
-@pytest.mark.fault(11, without="a checkpoint is verified", red="nobody was told of a flipped bit")
+@pytest.mark.fault(11, without="a checkpoint is verified", red="no event reported a flipped bit")
 @pytest.mark.fault(11, without="a corrupt checkpoint is still offered", red="a silent start from zero")
 def test_a_damaged_checkpoint_is_skipped_and_if_all_are_damaged_the_job_fails(system: System) -> None:
     system.start(slots=3)
     quiet, spoilt, flipped = (pausing_with_two_checkpoints(system) for _ in range(3))
     they_go_on(system, {"nothing": quiet, "a flipped bit": flipped}, quiet)
-    without_any_it_fails_until_one_is_back(system, spoilt, quiet)
+    resumes_fail_until_a_checkpoint_is_repaired(system, spoilt, quiet)
 
     rest = ["a file too many", *(damage for damage in DAMAGE if damage != "a flipped bit")]
     they_go_on(system, {damage: pausing_with_two_checkpoints(system) for damage in rest}, quiet)
@@ -177,7 +181,7 @@ def they_go_on(system: System, jobs: dict[str, str], quiet: str) -> None:
 
 
 def pausing_with_two_checkpoints(system: System) -> str:
-    """One of the end of an epoch, and one of wherever in the next it is."""
+    """Returns a job that is pausing with two checkpoints: one of the end of an epoch, and one of mid-epoch."""
     gate = system.gate()
     job = system.submit(SAVING, callbacks=[gate.at(11)])
     system.until_checkpoint(job, within=120)
@@ -187,23 +191,23 @@ def pausing_with_two_checkpoints(system: System) -> str:
 
 
 def it_went_on(system: System, job: str, damage: str, used: Path) -> None:
-    """Checks that training continued from the reported folder, and that the reason names the newest one."""
-    corrupt = said(system, job, "checkpoint", status="corrupt")
+    """Checks that training continued from the folder `used`, and that the error names the newest checkpoint."""
+    corrupt = data_of_events(system, job, "checkpoint", status="corrupt")
     if damage in DAMAGE:
-        assert len(corrupt) == 1, f"nobody was told of {damage}: {corrupt}"
+        assert len(corrupt) == 1, f"no event reported {damage}: {corrupt}"
         assert re.search(DAMAGE[damage][1], corrupt[0]["message"]), corrupt
         assert Path(corrupt[0]["path"]).name in corrupt[0]["message"], corrupt
         assert [artifacts(system) / item["path"] for item in corrupt] == checkpoints(system, job, "corrupt")
     else:
         assert not corrupt
-    notes = said(system, job, "note", checkpoint=str(used.relative_to(artifacts(system))))
-    assert len(notes) == 1, f"it did not say that it continues from {used}"
+    notes = data_of_events(system, job, "note", checkpoint=str(used.relative_to(artifacts(system))))
+    assert len(notes) == 1, f"no event reported that training continues from {used}"
     done = system.job(job)
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done
 
 
-def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str) -> None:
-    """Resumed in vain as often as one likes; with one of them put back it goes on from there."""
+def resumes_fail_until_a_checkpoint_is_repaired(system: System, job: str, quiet: str) -> None:
+    """Checks that each resume fails while all checkpoints are corrupt, and that one continues after a repair."""
     assert system.until_settled(job)["state"] == "paused"
     every = checkpoints(system, job)
     kept = (every[-1] / "model.safetensors").read_bytes()
@@ -212,16 +216,16 @@ def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str)
     for _ in range(2):
         assert system.do(job, "resume").status_code == 202
         done = system.until_settled(job)
-        assert done["state"] == "failed", f"a silent start from zero: {said(system, job, 'note')}"
+        assert done["state"] == "failed", f"a silent start from zero: {data_of_events(system, job, 'note')}"
         assert (done["reason"], done["error"]["code"]) == ("no_valid_checkpoint", "no_valid_checkpoint"), done
         assert f" {len(every)} checkpoints" in done["error"]["message"]
-        assert len(said(system, job, "checkpoint", status="corrupt")) == len(every)
+        assert len(data_of_events(system, job, "checkpoint", status="corrupt")) == len(every)
 
     (every[-1] / "model.safetensors").write_bytes(kept)
     assert system.do(job, "resume").status_code == 202
     assert system.until_settled(job)["state"] == "succeeded"
-    healed = said(system, job, "checkpoint", status="healed")
-    assert [artifacts(system) / item["path"] for item in healed] == [every[-1]], "nobody was told that it is well again"
+    healed = data_of_events(system, job, "checkpoint", status="healed")
+    assert [artifacts(system) / item["path"] for item in healed] == [every[-1]], "no event reported the repair"
     assert every[-1] not in checkpoints(system, job, "corrupt")
     assert_bit_equal(system, job, quiet)
     assert_whole(system.events(job))
@@ -233,7 +237,7 @@ def without_any_it_fails_until_one_is_back(system: System, job: str, quiet: str)
 class Disk:
     """A small disk for the artifacts if this machine allows a mount (ENOSPC).
 
-    Elsewhere a limit on the files of the one who trains stands in for it (EFBIG).
+    Elsewhere a limit on the file size of the training process replaces the disk (EFBIG).
     """
 
     def __init__(self, system: System, small: SmallDisk | None) -> None:
@@ -263,7 +267,7 @@ OFTEN = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60, "save
 @pytest.mark.fault(11, without="a failed save is tolerated", red="training goes on")
 @pytest.mark.fault(11, without="failed saves are counted", red="gives up")
 def test_a_full_disk_is_reported_and_three_failed_saves_are_tolerated(system: System, disk: Disk) -> None:
-    """The older checkpoint stays. The next successful save resets the count."""
+    """The older checkpoint stays. The next successful save resets the number of failures."""
     system.start()
     gate = system.gate()
     quiet, job = system.submit(OFTEN), system.submit(OFTEN, callbacks=[gate.at(15, 25)])
@@ -299,12 +303,12 @@ def test_a_full_disk_is_reported_and_three_failed_saves_are_tolerated(system: Sy
 
 
 def failures(system: System, job: str, count: int) -> list[JSON]:
-    """Waits for this number of failed saves in a row, and returns their sentences."""
+    """Waits for this number of failed saves in a row, and returns their events."""
 
-    def told() -> list[JSON]:
+    def failed_saves() -> list[JSON]:
         return [event for event in system.events(job) if event["data"].get("status") == "failed"]
 
-    system.until(lambda: len(told()) >= count, within=20, what=f"{count} saves fail", job=job)
-    for event in told():
+    system.until(lambda: len(failed_saves()) >= count, within=20, what=f"{count} saves fail", job=job)
+    for event in failed_saves():
         assert f"checkpoint-{event['step']} " in event["data"]["message"], event
-    return told()
+    return failed_saves()

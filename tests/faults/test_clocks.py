@@ -15,7 +15,10 @@ JUMPS = [("service", HOUR), ("worker", HOUR), ("service", -HOUR), ("worker", -HO
 
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
-    """No database looks at a clock. Heartbeats are rare, so that control looks between a jump and the next of them."""
+    """Starts a system on SQLite, because no database reads a clock.
+
+    Heartbeats are rare, so that control checks the leases between a jump and the next heartbeat.
+    """
     result = System(processes, redis, sqlite_url, FOOTPLATE_BEAT_SECONDS="2", FOOTPLATE_LEASE_SECONDS="8")
     result.environment["PYTHONPATH"] = preload.write(result.preload, without=protection_off, jumpy=True)
     return result.start()
@@ -44,6 +47,6 @@ def test_a_clock_jump_of_an_hour_loses_no_attempt_and_keeps_events_in_order(syst
 
 
 def assert_ordered_by_cause(system: System, job: str) -> None:
-    """Steps rise with `no`, whatever the times say."""
+    """Checks that steps rise with `no`, whatever their timestamps are."""
     steps = [row["step"] for row in system.metrics(job)]
     assert steps == sorted(steps)

@@ -35,9 +35,9 @@ LATER = {
     Moment.AFTER_CHECKPOINT_COMMITTED: 2,
     Moment.AFTER_CHECKPOINT_REPORTED: 2,
 }
-"""Moments at which a process dies in the midst of its work instead of the first time.
+"""Moments that a process must reach this many times before it dies there.
 
-The count is for each process, so it suits only processes that live long.
+Each process counts for itself, so only a process that lives long reaches a high count.
 """
 VERBS = (Moment.BEFORE_VERB_COMMITS, Moment.AFTER_VERB_COMMITS)
 RESCUES = (Moment.BEFORE_RESCUE_COMMITS, Moment.AFTER_RESCUE_COMMITS)
@@ -53,14 +53,14 @@ SERVICE = {
     "stored": [Moment.BEFORE_INGEST_COMMITS, Moment.AFTER_INGEST_COMMITS, Moment.AFTER_ACKNOWLEDGE],
     "closed": [Moment.AFTER_DISPATCH_COMMITS, Moment.BEFORE_CLOSE_COMMITS, Moment.AFTER_CLOSE_COMMITS],
 }  # fmt: skip
-"""Moments that are combined only if one comes after the other.
+"""Moments of each part of the test. Moments share a part only if a death at one of them does not prevent the others.
 
-A node claims while its start message is marked. A process that dies over the last stored events finds nothing to close.
+For example, a process that dies while it stores the last events closes no attempt, so these are two parts.
 """
 
 
 def toy(seconds_per_item: float = 0.004) -> JSON:
-    """The same job, quick or slow."""
+    """Returns the spec of the job. `seconds_per_item` makes it quick or slow."""
     return {
         **LONG_TOY,
         "data": {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": seconds_per_item}},
@@ -95,10 +95,10 @@ def test_a_service_killed_between_any_two_steps_changes_no_result(walk: Walk) ->
     """The process that serves a job dies at each moment of the job's life."""
     for part, moments in SERVICE.items():
         walk.arm(moments)
-        # Slow enough, where it shall be held, that it has not ended before it is.
+        # A job that is to be frozen must be slow enough that it has not ended before.
         job = walk.submit(part, toy(seconds_per_item=0.02) if part == "granted" else None)
-        with walk.held(job) if part == "granted" else nullcontext():
-            walk.rest()
+        with walk.frozen(job) if part == "granted" else nullcontext():
+            walk.until_all_died()
         walk.until_ended(job)
         walk.compare(job)
 
@@ -115,7 +115,7 @@ def test_training_or_a_supervisor_killed_between_any_steps_changes_no_result(wal
     walk.pause_and_resume(paused)
     for job in (paused, *others):
         walk.until_ended(job)
-    walk.rest()
+    walk.until_all_died()
     for job in (paused, *others):
         walk.compare(job)
 
@@ -129,14 +129,14 @@ def test_a_process_killed_at_one_named_step_changes_no_result(walk: Walk, moment
     if moment in VERBS:
         walk.pause_and_resume(job)
     if moment in RESCUES:
-        walk.lose(job)
+        walk.kill_supervisor(job)
     walk.until_ended(job)
-    walk.rest()
+    walk.until_all_died()
     walk.compare(job)
 
 
 class Walk:
-    """One system that dies in many ways."""
+    """A system whose processes are killed at chosen moments, and its jobs."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -177,14 +177,14 @@ class Walk:
         self.until(lambda: self.system.state(job) == "paused", job, "the job is paused")
         self.ask(f"/jobs/{job}/resume")
 
-    def lose(self, job: str) -> None:
-        """Kills its supervisor, so that there is something to rescue."""
+    def kill_supervisor(self, job: str) -> None:
+        """Kills the supervisor of the job, so that control must rescue the job."""
         self.until(lambda: self.system.metrics(job), job, "the job trains")
         os.kill(supervisor_of(self.system, job), signal.SIGKILL)
 
     @contextmanager
-    def held(self, job: str) -> Iterator[None]:
-        """Holds a job's training, so that its supervisor goes on sending requests."""
+    def frozen(self, job: str) -> Iterator[None]:
+        """Freezes the training of a job, while its supervisor goes on sending requests."""
         self.until(lambda: self.system.training_pids(job), job, "training has started")
         training = self.system.training_pids(job)[0]
         os.kill(training, signal.SIGSTOP)
@@ -196,19 +196,19 @@ class Walk:
         def ended() -> bool:
             now = self.system.job(job)
             if now["reason"] == "poison":
-                # Lost three times before its first checkpoint: an honest end, and a person would say this.
+                # `poison` is right for a job that was lost three times before its first checkpoint. Users resume it.
                 self.system.do(job, "resume")
             return now["state"] in ("succeeded", "failed") and now["reason"] != "poison"
 
         self.until(ended, job, "the job has ended")
 
-    def rest(self) -> None:
-        """Waits until all deaths have happened."""
+    def until_all_died(self) -> None:
+        """Waits until a process has died at every armed moment."""
         system = self.system
         with suppress(AssertionError):
-            system.processes.until(self.all_died, within=60, what="somebody has died everywhere")
+            system.processes.until(self.all_died, within=60, what="a process has died at every armed moment")
         self.deaths = preload.deaths(system.preload)
-        assert self.deaths.keys() == self.armed, f"nobody died at {self.armed - self.deaths.keys()}"
+        assert self.deaths.keys() == self.armed, f"no process died at {self.armed - self.deaths.keys()}"
         self.arm([])
         system.processes.until(self.answers, within=60, what="the service answers")
 
@@ -249,7 +249,7 @@ def supervisor_of(system: System, job: str) -> int:
         with suppress(OSError):
             if any(f"/journals/{job}-" in os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()):
                 return pid
-    raise AssertionError(f"nobody supervises {job}")
+    raise AssertionError(f"no process supervises {job}")
 
 
 def runs(system: System, job: str) -> Counter[str]:

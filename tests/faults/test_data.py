@@ -25,7 +25,7 @@ ENDLESS: JSON = {
 
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
-    """The database has no part in this."""
+    """Starts a system on SQLite, because these tests do not depend on the database."""
     return System(processes, redis, sqlite_url, without=protection_off).start()
 
 
@@ -58,7 +58,7 @@ def test_data_that_disappears_during_a_run_fails_the_job_and_keeps_its_checkpoin
     events = system.events(job)
     assert_whole(events)
     second = [event["step"] for event in events if event["attempt"] == 3 and event["kind"] == "log"]
-    assert second[0] > learned, "it went on from what was learned before"
+    assert second[0] > learned, "training did not continue from its checkpoint"
 
 
 def assert_blames(system: System, job: str, name: str) -> None:

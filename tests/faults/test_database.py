@@ -31,7 +31,7 @@ LONGER_TOY = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 240,
 
 @pytest.fixture
 def disk() -> Iterator[SmallDisk]:
-    # Not below the test's own folder: PostgreSQL runs as another user, who may not look in there.
+    # The disk is outside the test's folder, because PostgreSQL runs as another user, who may not enter that folder.
     with TemporaryDirectory(prefix="fp-disk-") as folder:
         os.chmod(folder, 0o755)
         with small_disk(Path(folder) / "disk", megabytes=24) as result:
@@ -52,7 +52,7 @@ def test_a_locked_and_then_full_sqlite_loses_nothing(
         visitor.until_served()
         with locked(path):
             for _ in range(2):
-                # Each waits for five seconds.
+                # Each request waits for five seconds.
                 visitor.until_refused("locked")
         visitor.until_served()
         disk.fill()
@@ -138,7 +138,7 @@ def test_a_service_whose_schema_disappears_reports_it_and_waits(system: System, 
     visitor.must_have_all()
 
 
-# Without it a connection that has all it needs in its cache may go on as if nothing were wrong, and nobody is told.
+# Without the protection, a connection may go on with the pages in its cache, so that no request is ever refused.
 @pytest.mark.fault(
     9,
     without="a driver's error means that SQL is unavailable",
@@ -186,7 +186,7 @@ def change(url: str, *statements: str) -> None:
 
 
 def break_pages(path: Path) -> None:
-    """Everything behind the first page, in the file and in its log, as a failing disk would."""
+    """Overwrites everything after the first page of the database file and of its log, as a failing disk would."""
     for file in (path, path.with_name(f"{path.name}-wal")):
         with file.open("r+b") as broken:
             size = broken.seek(0, os.SEEK_END)
@@ -237,7 +237,7 @@ def stopped(server: PostgresServer, end: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def without_connections(server: PostgresServer, user: str) -> Iterator[None]:
-    """Everything that the service has is taken, and there is no more."""
+    """Closes all connections of the service, and refuses new ones until the block ends."""
     server.run(f"ALTER ROLE {user} CONNECTION LIMIT 0")
     server.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{user}'")
     yield

@@ -19,21 +19,21 @@ from worker.attempt.journal import is_owned
 ENDLESS: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000, "save_total_limit": 2}}
 
 
-@pytest.mark.fault(12, without="every line of a journal is checked", red="is not told as lost")
-@pytest.mark.fault(12, without="lost events are reported as a gap", red="it is known what became of")
+@pytest.mark.fault(12, without="every line of a journal is checked", red="is not reported as a gap")
+@pytest.mark.fault(12, without="lost events are reported as a gap", red="is stored or reported as lost")
 def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System) -> None:
     system.start()
     job = system.submit(ENDLESS)
     system.until_step(job, 5)
     [journal] = (system.folder / "node-1" / "journals").glob("*.journal")
 
-    # Under a supervisor that lives: what waits for Redis is read again when it is back.
+    # The supervisor lives. It reads the waiting events from the journal again once Redis is back.
     system.redis.kill()
     live = spoil(journal, waiting_log(system, job, journal))
     system.redis.start()
-    it_is_told_as_lost(system, job, live)
+    until_reported_as_lost(system, job, live)
 
-    # After its worker's death: changed in the middle, torn at the end.
+    # The worker is dead. Its journal is changed in the middle and torn at the end.
     system.redis.kill()
     dead = waiting_log(system, job, journal)
     system.nodes[1].kill()
@@ -43,7 +43,7 @@ def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System
     last = seqs(journal)[-1]
     system.redis.start()
     system.start_node()
-    it_is_told_as_lost(system, job, dead)
+    until_reported_as_lost(system, job, dead)
 
     system.until(lambda: last_log(system, job)["attempt"] == 2, within=60, what="it goes on", job=job)
     assert system.do(job, "cancel").status_code == 202
@@ -53,7 +53,7 @@ def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System
     assert_whole(events)
     first = [event for event in events if (event["attempt"], event["source"]) == (1, 0)]
     assert [event["seq"] for event in first if event["kind"] == "gap"] == [live, dead]
-    assert first[-1]["seq"] == last, "what was torn is cut"
+    assert first[-1]["seq"] == last, "the torn line must be cut off"
     journals = system.folder / "node-1" / "journals"
     system.until(lambda: not list(journals.iterdir()), within=20, what="nothing of it is left", job=job)
 
@@ -63,12 +63,12 @@ def last_log(system: System, job: str) -> JSON:
 
 
 def seqs(journal: Path, kind: str = r"\w+") -> list[int]:
-    """Returns the seqs of the journal's whole lines."""
+    """Returns the seqs of the journal's complete lines."""
     return [int(seq) for seq in re.findall(rb'\{"seq":(\d+),"kind":"%b".*\n' % kind.encode(), journal.read_bytes())]
 
 
 def waiting_log(system: System, job: str, journal: Path) -> int:
-    """The seq of a log that waits for Redis, with others around it."""
+    """Returns the seq of a log that waits for Redis, with other logs before and after it."""
     before = seqs(journal)[-1]
 
     def fresh() -> list[int]:
@@ -79,23 +79,23 @@ def waiting_log(system: System, job: str, journal: Path) -> int:
 
 
 def spoil(journal: Path, seq: int) -> int:
-    """Changes one digit of the loss that this event tells."""
+    """Changes one digit of the loss in this event, and returns `seq`."""
     data = journal.read_bytes()
     match = re.search(rb'\{"seq":%d,.*?"loss":\d+\.(\d)' % seq, data)
-    assert match is not None, f"event {seq} tells no loss"
+    assert match is not None, f"event {seq} has no loss"
     with journal.open("r+b") as file:
         file.seek(match.start(1))
         file.write(b"%d" % ((int(match[1]) + 5) % 10))
     return seq
 
 
-def it_is_told_as_lost(system: System, job: str, seq: int) -> None:
+def until_reported_as_lost(system: System, job: str, seq: int) -> None:
     def events() -> list[JSON]:
         return [item for item in system.events(job) if (item["attempt"], item["source"], item["seq"]) == (1, 0, seq)]
 
-    system.until(events, within=30, what=f"it is known what became of event {seq}", job=job)
+    system.until(events, within=30, what=f"event {seq} is stored or reported as lost", job=job)
     [event] = events()
-    assert event["kind"] == "gap", f"event {seq} is not told as lost, but as {event}"
+    assert event["kind"] == "gap", f"event {seq} is not reported as a gap, but as {event}"
     assert (event["data"]["from"], event["data"]["to"]) == (seq, seq)
 
 
@@ -121,7 +121,7 @@ class SmallFiles:
 
 
 def _holds(pid: int, path: Path) -> bool:
-    # It may be one that ends, and opens and closes others while we look.
+    # The process may end, or may open and close other files meanwhile.
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
@@ -142,7 +142,7 @@ def disk(system: System) -> Iterator[SmallDisk | SmallFiles]:
 @pytest.mark.fault(12, without="a full journal ends its attempt", red="goes on in silence")
 def test_a_full_journal_disk_fails_the_job_with_that_reason(system: System, disk: SmallDisk | SmallFiles) -> None:
     system.start()
-    # Without its journal, training reaches its last step, and succeeds although most of its events are lost.
+    # Without the protection, training reaches its last step and succeeds, although most of its events are lost.
     job = system.submit({**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 300}})
     system.until_step(job, 3)
     disk.fill() if isinstance(disk, SmallDisk) else disk.fill(system.nodes[1])

@@ -17,7 +17,7 @@ from tests.support.system import JSON, LONG_TOY, System, assert_whole
 SHORT_TOY: JSON = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 30}}
 
 
-# Without it several may also take each other's files away before any has trained.
+# Without the protection, several attempts may also delete each other's files before any of them has trained.
 @pytest.mark.fault(
     5, without="one grant for each attempt", red=r"granted \d+\.0 times|not within 60 s: the job logs step 5"
 )
@@ -29,7 +29,7 @@ def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
     system.until_state(job, "starting")
     queue = keys.queue(system.get("/nodes")["data"][0]["id"])
     with redis.Redis.from_url(system.redis.url) as client:
-        client.rpush(queue, *[bell_of(system, client, job)] * 1000)
+        client.rpush(queue, *[start_message_of(system, client, job)] * 1000)
 
         system.nodes[1].thaw()
         system.until_step(job, 5)
@@ -50,15 +50,15 @@ def test_late_or_forged_start_messages_start_no_attempt(system: System) -> None:
     system.nodes[1].freeze()
     job = system.submit(SHORT_TOY)
     with redis.Redis.from_url(system.redis.url) as client:
-        late = bell_of(system, client, job)
+        late = start_message_of(system, client, job)
         claims_that_are_forged_are_denied(client, JobId(job), node)
 
-        # Frozen until everybody has given it up: what it was told is late when it hears it.
+        # The node stays frozen until its attempt is given up, so that it receives its messages too late.
         system.until(lambda: system.get("/nodes")["data"][0]["state"] == "lost", within=30, what="it is lost", job=job)
         system.until_state(job, "queued")
         system.nodes[1].thaw()
         system.until_step(job, 2)
-        who_was_never_granted_it_cannot_speak_for_it(client, JobId(job), system.job(job)["attempt"])
+        messages_with_a_forged_claim_are_refused(client, JobId(job), system.job(job)["attempt"])
         done = system.until_settled(job)
         client.rpush(keys.queue(node), *[late] * 100)
         system.until(lambda: client.llen(keys.queue(node)) == 0, within=60, what="the late ones are consumed", job=job)
@@ -71,8 +71,8 @@ def test_late_or_forged_start_messages_start_no_attempt(system: System) -> None:
     assert "forged" not in json.dumps(events)
 
 
-def bell_of(system: System, client: Any, job: str) -> bytes:
-    """The start message of this job, in the queue of its node. A canary may lie there too."""
+def start_message_of(system: System, client: Any, job: str) -> bytes:
+    """Returns the start message of this job from the queue of its node, which may also have a test message."""
     queue = keys.queue(system.get("/nodes")["data"][0]["id"])
 
     def found() -> bytes | None:
@@ -85,7 +85,7 @@ def claims_that_are_forged_are_denied(client: Any, job: JobId, node: NodeId) -> 
     real: dict[str, Any] = {"job": job, "attempt": 1, "fence": 1, "node": node, "boot": "forged"}
     for name, forged in {
         "fence": {"fence": 7},
-        # None that exists: on a slow machine the second is placed while this goes on.
+        # Attempt 9 does not exist. On a slow machine attempt 2 may be placed meanwhile.
         "attempt": {"attempt": 9, "fence": 9},
         "node": {"node": new_node_id()},
         "job": {"job": new_job_id()},
@@ -97,8 +97,8 @@ def claims_that_are_forged_are_denied(client: Any, job: JobId, node: NodeId) -> 
         assert answer.reason
 
 
-def who_was_never_granted_it_cannot_speak_for_it(client: Any, job: JobId, attempt: int) -> None:
-    """Knows everything but the claim, which only who was granted has."""
+def messages_with_a_forged_claim_are_refused(client: Any, job: JobId, attempt: int) -> None:
+    """Sends messages that are right in everything but the claim, which only the process with the grant has."""
     whose = {"job": job, "attempt": attempt, "fence": Fence(attempt), "source": 0}
     stop = {"seq": 1, "kind": "done", "at": "2026-01-01T00:00:00.000Z", "data": {"ending": "failed", "reason": "error"}}
     log = {**stop, "kind": "log", "data": {"forged": 1.0}}
@@ -111,10 +111,10 @@ def who_was_never_granted_it_cannot_speak_for_it(client: Any, job: JobId, attemp
         for _ in ("the beat", "the events"):
             answer = heard(client, claim)
             assert isinstance(answer, AttemptReply), answer
-            assert answer.superseded, f"{claim} may speak for {job}"
+            assert answer.superseded, f"a message with {claim} is accepted for {job}"
 
 
 def heard(client: Any, claim: str) -> Any:
     popped = client.blpop([keys.reply(ClaimId(claim))], timeout=60)
-    assert popped is not None, f"nobody answers {claim}"
+    assert popped is not None, f"no answer to {claim}"
     return TO_ATTEMPT.validate_json(popped[1])

@@ -1,4 +1,4 @@
-"""Clients that hold a connection and do nothing, neither reading an answer nor finishing a request."""
+"""Tests clients that hold a connection without reading the answer or finishing the request."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import LEISURE, System
 
 EVENTS = 12_000
-"""A kilobyte each: more than the kernel keeps for anybody."""
+"""The number of events of one kilobyte, which is more than the kernel buffers for a connection."""
 SECONDS = 16.0
-"""Ten seconds of patience, and three for a close that nobody reads."""
+"""The seconds until a client is disconnected: ten, and three for a close that the client does not read."""
 LISTENS = "0A"
 """The state LISTEN, as /proc/net/tcp writes it."""
 HALF = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -31,13 +31,13 @@ HALF = b"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/jso
 
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection_off: list[str]) -> System:
-    """An API process alone: what lies behind it does not matter here."""
+    """Starts a system that has only an API process."""
     result = System(processes, redis, sqlite_url, without=protection_off)
     result.start_service("api")
     return result
 
 
-@pytest.mark.fault(17, without="a slow reader is disconnected", red="the readers are sent away")
+@pytest.mark.fault(17, without="a slow reader is disconnected", red="the readers are disconnected")
 @pytest.mark.fault(17, without="a request has a deadline", red="half a request is given up")
 def test_idle_readers_and_half_requests_are_disconnected_and_cost_little_memory(
     system: System, sqlite_url: str
@@ -51,14 +51,14 @@ def test_idle_readers_and_half_requests_are_disconnected_and_cost_little_memory(
         for _ in range(5):
             open_.enter_context(connected(system, handshake(job)))
 
-        service.until(lambda: is_let_go(writer), within=SECONDS, what="half a request is given up")
+        service.until(lambda: is_closed_by_the_service(writer), within=SECONDS, what="half a request is given up")
         grown = resident_megabytes(service.pid) - before
-        # Not by who answers no ping, which is another protection, and a later one.
-        sent_away = partial(system.counted, "footplate_slow_readers_total")
-        service.until(lambda: sent_away() == 5, within=SECONDS, what="the readers are sent away", every=LEISURE)
-        # Our own connection is another.
+        # Clients that answer no ping are disconnected later and by another protection, which does not count here.
+        disconnected = partial(system.counted, "footplate_slow_readers_total")
+        service.until(lambda: disconnected() == 5, within=SECONDS, what="the readers are disconnected", every=LEISURE)
+        # The test's own connection would be counted, too.
         system.client.close()
-        service.until(lambda: held_connections(system) == 0, within=SECONDS, what="nothing of them is held")
+        service.until(lambda: held_connections(system) == 0, within=SECONDS, what="the service holds no connection")
 
     system.forget_clients()
     assert grown < 20, f"five slow readers cost {grown:.0f} MB"
@@ -86,7 +86,7 @@ def test_a_thousand_readers_get_everything_in_order_and_cost_little_memory(syste
 
 
 def fill(url: str, job: JobId, count: int = EVENTS, characters: int = 1000) -> None:
-    """A long history behind its first event, which says that it was submitted: as ingest would have stored it."""
+    """Stores a long history after the event of the job's submission, as ingest would store it."""
     db = Database(url)
     text = '{"text":"' + "x" * characters + '"}'
     rows = [
@@ -99,7 +99,7 @@ def fill(url: str, job: JobId, count: int = EVENTS, characters: int = 1000) -> N
 
 
 def end(url: str, job: JobId) -> None:
-    """Ends a job that nobody runs, as a user would."""
+    """Cancels a queued job, as a user would."""
     db = Database(url)
     move = partial(jobs.move, job_id=job, to=JobState.CANCELLED, expect=[JobState.QUEUED], reason=Reason.CANCEL, now=1)
     assert db.write_now(move)
@@ -122,8 +122,8 @@ def handshake(job: str) -> bytes:
     ).encode()
 
 
-def is_let_go(one: socket.socket) -> bool:
-    """Seen without reading a byte."""
+def is_closed_by_the_service(one: socket.socket) -> bool:
+    """Returns True if the service has closed the connection. Reads nothing from the connection."""
     poll = select.poll()
     poll.register(one, select.POLLRDHUP)
     return bool(poll.poll(0))
@@ -132,7 +132,7 @@ def is_let_go(one: socket.socket) -> bool:
 def held_connections(system: System) -> int:
     """Returns the number of connections that the service itself holds.
 
-    The kernel may still hold closed ones that nobody reads, and their clients cannot notice.
+    The kernel keeps a closed connection with unread data, so its client does not notice the close.
     """
     port = f":{int(system.url.rpartition(':')[2]):04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -141,6 +141,6 @@ def held_connections(system: System) -> int:
 
 
 def resident_megabytes(pid: int, which: str = "VmRSS") -> float:
-    """Now; or, as VmHWM, at the most."""
+    """Returns the memory of a process at this moment, or its maximum if `which` is VmHWM."""
     with open(f"/proc/{pid}/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(which)) / 1024

@@ -50,7 +50,7 @@ SENTENCES = {
 
 
 class Story:
-    """One job through all of it; each fault begins once training has gone on and saved since the last."""
+    """A job that meets one fault after another. Before each fault, training has saved since the last one."""
 
     def __init__(self, system: System, job: str) -> None:
         self.system, self.job = system, job
@@ -68,7 +68,7 @@ class Story:
         self.chaos.redis_away()
 
     def its_newest_checkpoint_is_torn(self) -> None:
-        """Tears the newest checkpoint, and those that are not recorded yet, while training stands still."""
+        """Tears the newest recorded checkpoint and all later checkpoints, while training is frozen."""
         for pid in self.system.training_pids(self.job)[:1]:
             os.kill(pid, signal.SIGSTOP)
         newest = self.system.folder / "artifacts" / self.checkpoints()[0]["path"]
@@ -87,7 +87,7 @@ class Story:
         self.system.until_state(self.job, "queued")
         assert self.system.client.post(f"/nodes/{node['id']}/drain", json={"drain": False}).status_code == 202
 
-    def goes_on(self) -> None:
+    def until_it_saves_again(self) -> None:
         """Waits until training commits a checkpoint that did not exist at the call."""
         names = {checkpoint["id"] for checkpoint in self.checkpoints()}
         self.system.until(
@@ -100,14 +100,14 @@ class Story:
     def checkpoints(self) -> list[JSON]:
         return [row for row in self.system.get(f"/jobs/{self.job}/checkpoints")["data"] if row["status"] == "committed"]
 
-    def tells(self, sentences: list[str]) -> None:
+    def until_reported(self, sentences: list[str]) -> None:
         """Waits for these sentences in this order, after those that were read before."""
-        self.system.until(lambda: self._found(sentences), within=60, what=f"it tells {sentences}", job=self.job)
+        self.system.until(lambda: self._found(sentences), within=60, what=f"events have {sentences}", job=self.job)
 
     def _found(self, sentences: list[str]) -> bool:
         after, left = self.read, list(sentences)
         for event in self.system.events(self.job)[self.read :]:
-            if left and re.search(left[0], said(event)):
+            if left and re.search(left[0], message_of(event)):
                 left, after = left[1:], event["no"]
         if not left:
             self.read = after
@@ -118,7 +118,7 @@ def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("checkpoint-"))
 
 
-def said(event: JSON) -> str:
+def message_of(event: JSON) -> str:
     data = event["data"]
     error = (data.get("error") or {}).get("message") or ""
     return str(data.get("message") or error)
@@ -131,7 +131,7 @@ def is_turn(event: JSON) -> bool:
 def as_line(event: JSON) -> str:
     data = event["data"]
     what = " ".join(str(data[name]) for name in ("state", "reason", "status", "ending") if data.get(name))
-    message = f"`{said(event)}`" if said(event) else ""
+    message = f"`{message_of(event)}`" if message_of(event) else ""
     return f"| {event['no']} | {event['attempt']} | {event['kind']} | {what} | {message} |"
 
 
@@ -143,15 +143,15 @@ def test_every_recovery_is_shown_by_an_event(processes: Processes, redis: RedisS
     story = Story(system, job)
 
     for fault, sentences in SENTENCES.items():
-        story.goes_on()
+        story.until_it_saves_again()
         begun = story.read
         act: Callable[[], None] = getattr(story, fault.lower().replace(" ", "_"))
         act()
-        story.tells(sentences)
+        story.until_reported(sentences)
         print(f"\n### {fault}\n")
-        print("\n".join(as_line(event) for event in system.events(job)[begun:] if said(event) or is_turn(event)))
+        print("\n".join(as_line(event) for event in system.events(job)[begun:] if message_of(event) or is_turn(event)))
 
     assert system.do(job, "cancel", {"mode": "kill"}).status_code == 202
     system.until_state(job, "cancelled")
-    silent = [event for event in system.events(job) if event["kind"] in ("note", "gap") and not said(event)]
+    silent = [event for event in system.events(job) if event["kind"] in ("note", "gap") and not message_of(event)]
     assert silent == [], json.dumps(silent)

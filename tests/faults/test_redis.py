@@ -1,7 +1,7 @@
 """Tests a Redis that loses data, dies, freezes or is full. Training continues, and every event arrives.
 
-There is no consumer group to lose (docs/decisions/0002): what is deleted instead is the stream, the inbox and the lists
-that workers are answered in.
+There is no consumer group that could be lost (docs/decisions/0002). The tests delete the stream, the inbox and the
+lists of replies to workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.system import LONG_TOY, System, assert_whole
 LEASE_SECONDS = 8
 LONGER_THAN_A_LEASE = LEASE_SECONDS + 1.0
 LONGER_THAN_A_SOCKET = 6.0
-"""Every command that was under way fails."""
+"""Seconds that exceed the timeout of a Redis socket, so that every pending command fails."""
 ANSWER_SECONDS = 3.0
 
 
@@ -39,9 +39,9 @@ def client(system: System) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.fault(6, without="a lost start message is sent again", red="its start message was sent again")
-@pytest.mark.fault(6, without="unacknowledged events are sent again", red="everything said has arrived")
-@pytest.mark.fault(6, without="events after a gap are not stored", red="lost without a word")
-@pytest.mark.fault(6, without="leases pause while Redis is unreachable", red="rescued, although nobody was lost")
+@pytest.mark.fault(6, without="unacknowledged events are sent again", red="every sent event has arrived")
+@pytest.mark.fault(6, without="events after a gap are not stored", red="lost without a report")
+@pytest.mark.fault(6, without="leases pause while Redis is unreachable", red="rescued, although no node was lost")
 def test_no_failure_of_redis_stops_training_or_loses_an_event(
     system: System, books: Books, client: redis.Redis
 ) -> None:
@@ -60,9 +60,10 @@ def test_no_failure_of_redis_stops_training_or_loses_an_event(
 def forgotten_with_a_start_message_in_it(system: System, books: Books, client: redis.Redis) -> str:
     queue = keys.queue(system.get("/nodes")["data"][0]["id"])
     system.nodes[1].freeze()
-    # Of what it asked for before, the answer would lie in its socket, where Redis cannot forget it.
+    # The answer to an earlier request would be in the node's socket, where Redis cannot lose it.
     system.processes.until(
-        lambda: not any(_waits_for_messages(item) for item in client.client_list()), what="it asks no more"
+        lambda: not any(_waits_for_messages(item) for item in client.client_list()),
+        what="no request is pending",
     )
     job = system.submit(books.job())
     sent = "its start message was sent"
@@ -80,7 +81,7 @@ def _waits_for_messages(connection: dict[str, str]) -> bool:
 
 
 def it_trains(system: System, job: str, books: Books) -> None:
-    system.until(lambda: books.said > 1000, within=60, what="it trains, and talks", job=job)
+    system.until(lambda: books.sent > 1000, within=60, what="it trains and sends events", job=job)
 
 
 def trimmed_and_deleted(system: System) -> None:
@@ -128,7 +129,7 @@ def killed(system: System) -> None:
 
 
 def users_are_answered(system: System, seconds: float) -> None:
-    """Reads, submits and cancels for these seconds. A request that waits for Redis does so each time."""
+    """Submits, reads and cancels jobs for these seconds, and checks that the answers do not wait for Redis."""
     ends, rounds = time.monotonic() + seconds, list[float]()
     while (asked := time.monotonic()) < ends or len(rounds) < 3:
         job = system.submit(LONG_TOY)
@@ -145,18 +146,18 @@ def _is_past(moment: float) -> bool:
 
 
 def everything_arrives(system: System, job: str, books: Books, *, after: str, within: float = 30) -> None:
-    said = books.said
+    sent = books.sent
 
     def arrived() -> bool:
         now = system.job(job)
-        assert now["attempt"] == 1, f"rescued, although nobody was lost: {now['message']} ({after})"
-        return int(now["metrics"].get("n", 0)) >= said
+        assert now["attempt"] == 1, f"rescued, although no node was lost: {now['message']} ({after})"
+        return int(now["metrics"].get("n", 0)) >= sent
 
-    what = f"everything said has arrived after Redis was {after}"
+    what = f"every sent event has arrived after Redis was {after}"
     system.until(arrived, within=within, what=what, job=job)
     numbers = [event["data"]["n"] for event in system.events(job) if "n" in event["data"]]
-    lost = set(range(1, said + 1)) - set(numbers)
-    assert not lost, f"{len(lost)} events are lost without a word after Redis was {after}"
+    lost = set(range(1, sent + 1)) - set(numbers)
+    assert not lost, f"{len(lost)} events are lost without a report after Redis was {after}"
 
 
 def finish(system: System, job: str, books: Books, within: float = 90) -> None:
@@ -165,10 +166,10 @@ def finish(system: System, job: str, books: Books, within: float = 90) -> None:
     assert (done["state"], done["attempt"]) == ("succeeded", 1), done
     events = system.events(job)
     assert_whole(events)
-    said = [event["data"]["n"] for event in events if "n" in event["data"]]
-    assert said == list(range(1, books.said + 1))
-    assert books.rate > 1000, f"it said {books.rate:.0f} events a second only"
-    # A machine may stand still once by itself. Redis was unreachable for so long three times.
+    sent = [event["data"]["n"] for event in events if "n" in event["data"]]
+    assert sent == list(range(1, books.sent + 1))
+    assert books.rate > 1000, f"only {books.rate:.0f} events per second were sent"
+    # The machine may cause one long step. Redis was unreachable three times, so the second-longest step counts.
     _, second = books.longest_steps
     assert second < LONGER_THAN_A_SOCKET / 2, f"training stood still for {second:.1f} s"
 
@@ -187,10 +188,10 @@ def test_redis_may_be_down_for_ten_minutes(system: System, books: Books) -> None
     finish(system, job, books)
 
 
-@pytest.mark.fault(7, without="a stop is repeated until it is received", red="was lost, and not told to stop")
+@pytest.mark.fault(7, without="a stop is repeated until it is received", red="was lost, and received no stop")
 def test_requests_while_redis_is_down_are_accepted_and_applied_later(system: System) -> None:
     system.start(slots=3)
-    # Longer than a stop may take: whoever is not told goes on until it is given up.
+    # Training takes longer than a stop may take, so a job that receives no stop is given up.
     slow = {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.008}}
     long = {**LONG_TOY, "data": slow, "training": {**LONG_TOY["training"], "max_steps": 250}}
     cancelled, paused = system.submit(long), system.submit(long)
@@ -210,7 +211,7 @@ def test_requests_while_redis_is_down_are_accepted_and_applied_later(system: Sys
         done = system.until_settled(job)
         assert (done["state"], done["attempt"]) == (state, 1), done
         [attempt] = system.get(f"/jobs/{job}/attempts")["data"]
-        assert attempt["ending"] != "lost", f"the job that is {state} was lost, and not told to stop"
+        assert attempt["ending"] != "lost", f"the job that is {state} was lost, and received no stop"
         assert_whole(system.events(job))
     assert system.do(paused, "resume").status_code == 202
     system.until(lambda: system.job(paused)["attempt"] == 2, within=60, what="it goes on", job=paused)

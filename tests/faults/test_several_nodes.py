@@ -44,7 +44,7 @@ def test_no_node_gets_the_rendezvous_before_the_last_claim(stage: Stage) -> None
     assert isinstance(last.answer, Grant)
     assert (last.answer.source, last.answer.nodes, last.answer.rendezvous) == (2, 3, FIRST)
     assert [part.beat().rendezvous for part in (first, second)] == [FIRST, FIRST]
-    # Asked again, because the answer was lost.
+    # The node sends its claim again, because the answer was lost.
     assert second.ask_again().rendezvous == FIRST  # type: ignore[union-attr]
 
 

@@ -1,7 +1,7 @@
 """Tests mixed load under random faults. No record is inconsistent at the end.
 
 `make test` runs a sample on each database; `make soak` runs FOOTPLATE_SOAK_SECONDS (an hour) and adds a row to
-docs/developers/soak.md. Prints its seed.
+docs/developers/soak.md. Each run prints its seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from sqlalchemy import create_engine, text
 
-from tests.faults.books import Books, Result, audit, told
+from tests.faults.books import Books, Result, audit, report_of
 from tests.faults.chaos import Chaos
 from tests.faults.soak import BRIEF, LONG, Load
 from tests.support.postgres import PostgresServer
@@ -44,13 +44,13 @@ def soak(system: System, kinds: dict[str, JSON], seconds: float, readers: int, b
     with ThreadPoolExecutor(1) as people:
         busy = people.submit(asyncio.run, load.run(settle_within=60 + 10 * seconds**0.5))
         try:
-            chaos.rage(seconds, busy.done)
+            chaos.inject(seconds, busy.done)
         finally:
             load.last_call.set()
         busy.result()
     books = audit(system, load, expected, scratch)
     kind = system.environment["FOOTPLATE_DATABASE"].partition(":")[0].partition("+")[0]
-    report = told(books, load, chaos, f"{date.today()}, {kind}, {seconds:g} s, {readers} readers, seed {seed}")
+    report = report_of(books, load, chaos, f"{date.today()}, {kind}, {seconds:g} s, {readers} readers, seed {seed}")
     print(report)
     return books, report
 
@@ -73,7 +73,7 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture
 def crashing(database_url: str, request: pytest.FixtureRequest) -> PostgresServer | None:
-    """The server that may be crashed. What it has committed must be in its log: tests' databases need not do that."""
+    """Returns the PostgreSQL server, or None on SQLite. Its commits must survive a crash, unlike other commits."""
     if database_url.startswith("sqlite"):
         return None
     engine = create_engine(database_url, isolation_level="AUTOCOMMIT")
@@ -86,7 +86,7 @@ def crashing(database_url: str, request: pytest.FixtureRequest) -> PostgresServe
 
 @pytest.fixture
 def system(processes: Processes, redis: RedisServer, database_url: str, scratch: Path) -> System:
-    """Leases are brief: many are lost in a few seconds, and an attempt more is nothing to these books."""
+    """Returns a system with short leases, so that many attempts are lost in a few seconds."""
     return System(
         processes, redis, database_url,
         FOOTPLATE_PORT=str(free_port()), FOOTPLATE_LEASE_SECONDS="4", TMPDIR=str(scratch),

@@ -66,7 +66,7 @@ def test_a_control_that_lost_its_lock_unnoticed_stops_writing(
 ) -> None:
     system = System(processes, redis, postgres_url, without=protection_off)
     plain = postgres_url.replace("+psycopg", "")
-    note_who_writes(plain)
+    record_writers(plain)
     with closing(Relay(postgres_server.port)) as relay:
         through = postgres_url.replace(f":{postgres_server.port}/", f":{relay.port}/") + "?application_name=cut"
         system.start_service("api")
@@ -99,7 +99,7 @@ def port_of_the_lock(url: str) -> int:
 
 
 class Relay:
-    """A network between a program and PostgreSQL. If it loses a connection, only the server notices."""
+    """A TCP relay between a program and PostgreSQL. Only the server notices when `swallow` cuts a connection."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -143,8 +143,8 @@ def grants(system: System, job: str) -> int:
     return len(re.findall(rf"{job} attempt \d+ is granted to this node", system.nodes[1].output))
 
 
-def note_who_writes(url: str) -> None:
-    """A trigger on each table writes down which program wrote."""
+def record_writers(url: str) -> None:
+    """Adds a trigger to each table, which records the program of every write."""
     with psycopg.connect(url, autocommit=True) as line:
         line.execute("CREATE TABLE written (who text DEFAULT current_setting('application_name'), what text)")
         line.execute(

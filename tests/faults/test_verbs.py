@@ -32,7 +32,7 @@ Act = Callable[[Stage, JobId], Worker | None]
 
 
 def queued(stage: Stage, job: JobId) -> None:
-    """Leaves a job as it was posted."""
+    """Does nothing, because a job is queued once it is submitted."""
 
 
 def starting(stage: Stage, job: JobId) -> None:
@@ -64,12 +64,12 @@ def ended(how: str, reason: str) -> Act:
     return act
 
 
-def told(verb: str, mode: str | None = None) -> Callable[[System, str], None]:
-    def tell(system: System, job: str) -> None:
+def send_verb(verb: str, mode: str | None = None) -> Callable[[System, str], None]:
+    def send(system: System, job: str) -> None:
         answer = system.do(job, verb, {"mode": mode} if mode else None)
         assert answer.status_code == 202, answer.text
 
-    return tell
+    return send
 
 
 def nothing(system: System, job: str) -> None: ...
@@ -80,17 +80,17 @@ SITUATIONS: dict[str, tuple[Act, Callable[[System, str], None], str]] = {
     "starting": (starting, nothing, "starting"),
     "claimed": (claimed, nothing, "starting"),
     "running": (running, nothing, "running"),
-    "cancelling": (running, told("cancel", "checkpoint"), "stopping"),
-    "cancelling gracefully": (running, told("cancel", "graceful"), "stopping"),
-    "cancelling by kill": (running, told("cancel", "kill"), "stopping"),
-    "pausing": (running, told("pause"), "stopping"),
+    "cancelling": (running, send_verb("cancel", "checkpoint"), "stopping"),
+    "cancelling gracefully": (running, send_verb("cancel", "graceful"), "stopping"),
+    "cancelling by kill": (running, send_verb("cancel", "kill"), "stopping"),
+    "pausing": (running, send_verb("pause"), "stopping"),
     "draining": (draining, nothing, "stopping"),
-    "paused": (queued, told("pause"), "paused"),
+    "paused": (queued, send_verb("pause"), "paused"),
     "succeeded": (ended("finished", "completed"), nothing, "succeeded"),
     "failed": (ended("failed", "error"), nothing, "failed"),
-    "cancelled": (queued, told("cancel"), "cancelled"),
+    "cancelled": (queued, send_verb("cancel"), "cancelled"),
 }
-"""Actions of the worker, then of the user, and the state that the job is in after them."""
+"""An action of the worker, an action of the user, and the state of the job after both, for each situation."""
 
 OK, DONE, NO = 202, 204, 409
 VERBS = ("cancel", "pause", "resume", "delete")
@@ -109,12 +109,12 @@ ANSWERS: dict[str, tuple[tuple[int, str], ...]] = {
     "failed": ((NO, "failed"), (NO, "failed"), (OK, "queued"), (DONE, "")),
     "cancelled": ((OK, "cancelled"), (NO, "cancelled"), (OK, "queued"), (DONE, "")),
 }
-"""Answers of each verb, and the state that the job is in after it."""
+"""The status code of each verb in `VERBS`, and the state of the job after the verb, for each situation."""
 
 
 @pytest.fixture
 def stage(system: System) -> Iterator[Stage]:
-    """Control and workers, played in this process over the service's own database."""
+    """Yields a stage that acts as control and workers in this process, on the database of the service."""
     database = Database(system.environment["FOOTPLATE_DATABASE"], readers=1, writers=1)
     stage = Stage(database)
     stage.now = now_ms()
@@ -160,7 +160,7 @@ def it_answers(system: System, stage: Stage, situation: str, verb: str, status: 
     if version is not None:
         after = system.job(job)
         assert (after["state"], after["version"]) == (state, version), f"the second {verb} changed {situation}: {after}"
-        it_ends(system, stage, job, worker)
+        end_job(system, stage, job, worker)
     stage.beat_node(node, boot="gone", slots=0)
 
 
@@ -176,8 +176,8 @@ def has_changed(answer: httpx2.Response, before: JSON) -> bool:
     return answer.status_code == OK and answer.json()["version"] != before["version"]
 
 
-def it_ends(system: System, stage: Stage, job: JobId, worker: Worker | None) -> None:
-    """Finishes the job's worker. A job that was to be cancelled is cancelled, and nothing waits for ever."""
+def end_job(system: System, stage: Stage, job: JobId, worker: Worker | None) -> None:
+    """Ends the job, and checks that a cancelled job ends as cancelled and that no job is stuck."""
     wanted, row = system.job(job)["desired"], system.job(job)
     if worker is None or row["state"] not in ("starting", "running", "stopping"):
         system.do(job, "cancel")
@@ -202,7 +202,7 @@ def test_racing_actions_have_one_outcome_and_leave_nothing_behind(system: System
 
 
 def a_cancel_that_was_acknowledged_beats_a_success_that_was_on_its_way(system: System) -> None:
-    """Both have trained to their end, and nobody has heard of it: Redis stands still."""
+    """Both jobs have trained to their end, but no event has arrived, because Redis is frozen."""
     gates = [system.gate(), system.gate()]
     cancelled, paused = (system.submit(BRIEF, callbacks=[gate.at(3)]) for gate in gates)
     for job, gate in zip((cancelled, paused), gates, strict=True):
@@ -240,10 +240,10 @@ def fifty_at_once_leave_one_outcome_and_no_process(system: System) -> None:
         if system.client.get(f"/jobs/{job}").status_code == 200:
             was_acknowledged = system.do(job, "cancel", {"mode": "kill"}).status_code == 202
             done = system.until_state(job, "succeeded", "failed", "cancelled")
-            # On a slow machine it may have come to its end between all the others' verbs.
+            # On a slow machine the job may have ended between the verbs of the other clients.
             expected = ("cancelled",) if was_acknowledged else ("cancelled", "succeeded")
             assert done["state"] in expected, f"it {done['state']} after its cancel was acknowledged"
-            its_history_is_lawful(system.events(job))
+            assert_history_is_lawful(system.events(job))
         gone = f"no process of {job} is left, data workers included"
         system.processes.until(lambda job=job: not system.training_pids(job), within=10, what=gone)
 
@@ -275,12 +275,12 @@ def at_once(asks: list[Callable[[], httpx2.Response]]) -> list[httpx2.Response]:
         return list(threads.map(ask, asks))
 
 
-def its_history_is_lawful(events: list[JSON]) -> None:
-    """Every move is of the table; between a cancel and a success there is a resume."""
+def assert_history_is_lawful(events: list[JSON]) -> None:
+    """Checks that every change of state is allowed, and that a cancelled job succeeds only after a resume."""
     assert_whole(events)
     states = [event["data"] for event in events if event["kind"] == "state"]
     for old, new in pairwise(JobState(data["state"]) for data in states):
-        # Told again, harder: the same state with another reason.
+        # A stricter stop repeats the same state with another reason.
         assert new is old or new in MOVES[old], f"{old} -> {new}"
     was_cancelled = False
     for data in states:
@@ -313,7 +313,7 @@ def test_a_delete_interrupted_by_a_crash_leaves_no_folder_in_the_end(mortal: Sys
     with pytest.raises(httpx2.TransportError):
         mortal.client.delete(f"/jobs/{job}")
     assert mortal.services["all"].wait(20) < 0
-    assert folder.exists(), "it died too late to show anything"
+    assert folder.exists(), "the folder was removed before the service died"
     mortal.start_service()
 
     assert mortal.client.get(f"/jobs/{job}").status_code == 404

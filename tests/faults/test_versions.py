@@ -25,8 +25,8 @@ REFUSAL = (
 def test_nodes_of_the_previous_protocol_are_served_and_of_the_next_refused(system: System) -> None:
     system.start_service()
     with redis.Redis.from_url(system.redis.url) as client:
-        assert of_another_version(system, client, BEFORE)["refused"] is None, f"protocol {BEFORE} is turned away"
-        report = of_another_version(system, client, AFTER)["refused"]
+        assert node_with_protocol(system, client, BEFORE)["refused"] is None, f"protocol {BEFORE} is turned away"
+        report = node_with_protocol(system, client, AFTER)["refused"]
         assert report == REFUSAL, f"protocol {AFTER} is not turned away, but told {report!r}"
 
         start_node_of(AFTER, system, 1, wait=False, FOOTPLATE_POOL="newer")
@@ -43,14 +43,14 @@ def short_toy(pool: str) -> JSON:
     return {**LONG_TOY, "training": {"max_steps": 10, "logging_steps": 1}, "resources": {"pool": pool}}
 
 
-def of_another_version(system: System, client: Any, protocol: int) -> JSON:
-    """A node that knows fields we never heard of, and lacks some that we have; and what users read of it."""
+def node_with_protocol(system: System, client: Any, protocol: int) -> JSON:
+    """Sends the heartbeat of a node with an unknown field and without some fields. Returns the node as users see it."""
     node = new_node_id()
     beat = NodeBeat(node=node, boot="forged", number=1, name=node, pool="forged", slots=1, protocol=protocol)
-    said = {**json.loads(beat.model_dump_json()), "mood": "from another time", "gpus": None}
+    fields = {**json.loads(beat.model_dump_json()), "mood": "from another time", "gpus": None}
     for name in ("gpus", "versions", "running", "store_ok"):
-        del said[name]
-    client.rpush(keys.INBOX, json.dumps(said))
+        del fields[name]
+    client.rpush(keys.INBOX, json.dumps(fields))
 
     def listed() -> list[JSON]:
         return [row for row in system.get("/nodes")["data"] if row["id"] == node]
@@ -80,7 +80,7 @@ def it_gets_no_work_and_everybody_sees_why(system: System, client: Any) -> None:
     )  # type: ignore[arg-type]
     client.rpush(keys.INBOX, claim.model_dump_json())
     popped = client.blpop([keys.reply(claim.claim)], timeout=60)
-    assert popped is not None, "nobody answers the claim"
+    assert popped is not None, "no answer to the claim"
     answer = TO_ATTEMPT.validate_json(popped[1])
     assert isinstance(answer, Denial), answer
     assert answer.reason == REFUSAL

@@ -19,7 +19,7 @@ LEASE_SECONDS = float(SHORT["FOOTPLATE_LEASE_SECONDS"])
 
 
 def node_of(system: System, job: str) -> Process:
-    """The worker that runs a job's newest attempt."""
+    """Returns the worker that runs the newest attempt of the job."""
     [name] = [node["name"] for node in system.attempts(job)[-1]["nodes"]]
     return system.nodes[int(name.removeprefix("node-"))]
 
@@ -40,7 +40,7 @@ def test_a_killed_worker_loses_only_the_steps_since_the_last_checkpoint(system: 
     system.start_service()
     system.start_node(1)
     system.start_node(2)
-    # It waits there for ever: training that outlives its worker must not end by itself while we look.
+    # Training waits at this gate for ever. If training outlives its worker, it must not end by itself.
     gate = system.gate()
     quiet, job = system.submit(), system.submit(callbacks=[gate.at(25)])
     system.until_checkpoint(job, 20)
@@ -91,13 +91,13 @@ def test_a_worker_frozen_past_its_lease_stops_and_changes_no_state(system: Syste
     data = {"use": "toy/regression", "args": {"n": 256, "seconds_per_item": 0.005}}
     slow = {**LONG_TOY, "data": data, "training": {**LONG_TOY["training"], "max_steps": 80}}
     gate = system.gate()
-    # At the second it waits until it is told to stop: it still runs, however late another attempt trains.
+    # Training waits at step 45 until it is stopped, so that it still runs when another attempt trains.
     job = system.submit(slow, callbacks=[gate.at(15, 45)])
     system.until_reached(job, gate, 15)
     system.until_checkpoint(job)
     node = node_of(system, job)
     family = children(node.pid)
-    # Asked for afterwards, so that a data worker that has just been forked is not frozen with the others.
+    # The list is read after `children`, so that a data worker that was forked in between is not frozen.
     zombie = system.training_pids(job)
     with frozen([node.pid, *(pid for pid in family if pid not in zombie)]) as thaw:
         gate.open(15)
@@ -131,15 +131,15 @@ def _attempt_folder(system: System, job: str, attempt: int) -> Path:
 @pytest.mark.fault(19, without="a drain costs no retry", red="a drain has cost")
 def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) -> None:
     """Three nodes share a folder. The first drains once and then twice, and the second is killed while it drains."""
-    lairs = system.processes.folder / "lairs"
-    # Nobody is killed for stopping late, however long a busy machine takes over it.
+    markers = system.processes.folder / "markers"
+    # Training is not killed for a late stop, even on a slow machine.
     system.environment["FOOTPLATE_STOP_SECONDS"] = "300"
     system.start(slots=3)
     once = {"retry": {"max_attempts": 1}, "training": {**LONG_TOY["training"], "max_steps": 80}}
-    hang = {"use": "test/mischief", "args": {"do": "hang", "lair": str(lairs), "steps": [25, 45]}}
+    hang = {"use": "test/training_fault", "args": {"do": "hang", "markers": str(markers), "steps": [25, 45]}}
     gate = system.gate()
     willing, deaf = system.submit(callbacks=[gate.at(14)], **once), system.submit(callbacks=[hang], **once)
-    system.until((lairs / "25").exists, within=60, what="one hangs in step 25", job=deaf)
+    system.until((markers / "25").exists, within=60, what="one hangs in step 25", job=deaf)
     system.until_reached(willing, gate, 14)
 
     system.nodes[1].signal(signal.SIGTERM)
@@ -157,7 +157,7 @@ def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) ->
     quiet = system.submit(**once)
     assert_bit_equal(system, willing, quiet)
     assert steps_of(system, willing, 2)[0] == saved + 1
-    system.until((lairs / "45").exists, within=60, what="the other hangs in step 45", job=deaf)
+    system.until((markers / "45").exists, within=60, what="the other hangs in step 45", job=deaf)
     assert steps_of(system, deaf, 2)[0] == 21
 
     system.nodes[1].signal(signal.SIGTERM)

@@ -14,11 +14,11 @@ from tests.support.system import System, assert_whole
 
 PAUSE_SECONDS = 0.05
 WAITING = {"model": "toy/mlp", "data": "toy/regression", "resources": {"pool": "nowhere"}}
-"""A job that no node takes: it is stored and waits."""
+"""The spec of a job that stays queued, because no node takes it."""
 
 
 class Visitor(threading.Thread):
-    """`with Visitor(system) as visitor:` — what it was told must be honest, and what it was promised must be there."""
+    """Submits and reads jobs in a `with` block, checks every answer, and records the acknowledged jobs."""
 
     def __init__(self, system: System) -> None:
         super().__init__(name="visitor", daemon=True)
@@ -86,7 +86,7 @@ class Visitor(threading.Thread):
     # -- afterwards --------------------------------------------------------------------------------------------------
 
     def must_have_all(self) -> None:
-        """Each job once, each whole; and no other."""
+        """Checks that the service has exactly the accepted jobs, each once and with a complete history."""
         assert not self.wrong, self.wrong[0]
         stored: dict[str, list[str]] = {}
         cursor: dict[str, str] = {}
@@ -98,8 +98,8 @@ class Visitor(threading.Thread):
                 break
             cursor = {"cursor": page["next_cursor"]}
         result = {name: ids for name, ids in stored.items() if name.startswith("visit-")}
-        # The last one may be stored without an answer: nobody asked again.
+        # The last job may be stored without an answer, because the visitor did not repeat the request.
         result.pop(f"visit-{len(self.jobs)}", None)
-        assert result == {name: [job] for name, job in self.jobs.items()}, "what was accepted is there once each"
+        assert result == {name: [job] for name, job in self.jobs.items()}, "accepted jobs must be stored exactly once"
         for job in list(self.jobs.values())[-20:]:
             assert_whole(self.system.events(job))

@@ -7,13 +7,13 @@ from pathlib import Path
 OF_SYSTEMS = """\
 [footplate.callbacks]
 test/gate = tests.support.gates:Gatekeeper
-test/mischief = tests.faults.mischief:Mischief
+test/training_fault = tests.faults.training_faults:TrainingFault
 test/chatter = tests.faults.chatter:Chatter
 """
 
 
 def register(folder: Path, entry_points: str) -> Path:
-    """Returns the folder that must be on the PYTHONPATH of every process that uses the components."""
+    """Registers entry points. Returns the folder that processes need on their PYTHONPATH to use the components."""
     info = folder / "footplate_test_parts-1.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: footplate-test-parts\nVersion: 1\n")

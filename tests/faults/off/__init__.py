@@ -1,7 +1,7 @@
 """Every protection that a fault test has, by name, and how a test turns it off in the processes that it starts.
 
-A switch changes one module right after its import. It is there to show that the injection bites: with the protection
-off, the same test must go red. Loaded by every process of such a test, so its files import the standard library only.
+A switch changes one module right after its import. Without the protection the test must fail, which shows that the
+test injects a real fault. Every process of such a test loads the switches, so they import only the standard library.
 """
 
 from __future__ import annotations

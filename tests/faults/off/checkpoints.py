@@ -46,7 +46,7 @@ def accept_torn_saves(checkpoint: Any) -> None:
 
 @switch("a corrupt checkpoint is still offered", module="service.store.checkpoints")
 def offer_no_corrupt_checkpoints(checkpoints: Any) -> None:
-    """Forgets corrupt checkpoints, as if the job had never had them."""
+    """Offers a job only its committed checkpoints, as if it had never had corrupt checkpoints."""
     checkpoints._OFFERS = checkpoints._OF_JOB.where(checkpoints.checkpoints.c.status == checkpoints.COMMITTED)
 
 

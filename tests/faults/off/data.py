@@ -14,7 +14,7 @@ def take_what_is_there(run: Any) -> None:
 
 @switch("a row that cannot be read names its file", module="footplate.components.lines")
 def let_the_row_fail(lines: Any) -> None:
-    """Lets errors of the file system or the parser through, as errors of the user's own code."""
+    """Reports errors of the file system or the parser as errors of the user's own code."""
     import os
 
     def read(self: Any, index: int) -> Any:

@@ -9,7 +9,7 @@ from tests.faults.off import switch
 
 @switch("a driver's error means that SQL is unavailable", module="service.store.database")
 def let_drivers_errors_through(database: Any) -> None:
-    """Treats each driver's error as a fault in our query."""
+    """Treats each error of the database driver as an error in our query."""
     database.is_unavailable = lambda error: False
 
 

@@ -25,8 +25,8 @@ def grant_everyone(grant: Any) -> None:
 
 
 @switch("a claim is checked for its fence and node", module="service.jobs.grant")
-def grant_by_name_alone(grant: Any) -> None:
-    """Grants a claim by its job alone, whatever fence, attempt or node it names."""
+def ignore_fence_and_node(grant: Any) -> None:
+    """Grants every claim of the job, whichever fence, attempt or node it names."""
     guarded = grant.attempts.claim
 
     def unfenced(conn: Any, job_id: Any, *asked: Any) -> Any:

@@ -47,7 +47,7 @@ def count_no_poison(conclude: Any) -> None:
 
 @switch("training dies with the worker", module="footplate.contract.host.linux")
 def send_no_death_signal(linux: Any) -> None:
-    """Removes the kernel's death signal, and Celery's, and lets the warm parent hold its own lifeline."""
+    """Removes the death signals of the kernel and of Celery, and keeps the warm parent's lifeline open."""
     adopt = linux.adopt_orphans
 
     def adopt_and_hold() -> None:
@@ -98,20 +98,20 @@ def count_drains(conclude: Any) -> None:
 
 
 @switch("training under its own user dies with the warm parent", module="footplate.contract.host.user")
-def forget_the_parent(user: Any) -> None:
-    """Requests the death signal before the process changes its user, and never again."""
+def lose_the_death_signal(user: Any) -> None:
+    """Requests the death signal only before the process changes its user, which clears the signal."""
     become = user.User.become
 
     def become_and_forget(self: Any) -> None:
         become(self)
-        # The program of the warm parent, from which this process was forked.
+        # `__main__` is the program of the warm parent, because this process was forked from the warm parent.
         sys.modules["__main__"].die_with_parent = lambda *_: None  # type: ignore[attr-defined]
 
     user.User.become = become_and_forget
 
 
 @switch("all processes of training are ended", module="footplate.contract.host.linux")
-def end_nothing_but_the_group(linux: Any) -> None:
+def leave_other_process_groups(linux: Any) -> None:
     """Adopts and reaps processes that left the process group of training, but ends none of them."""
 
     def turn(self: Any) -> list[int]:

@@ -10,7 +10,7 @@ from tests.faults.off import switch
 
 @switch("a lost start message is sent again", module="service.control.dispatch")
 def send_start_messages_once(dispatch: Any) -> None:
-    """Sends no start message again, neither for a new epoch nor for an attempt that nobody claims."""
+    """Sends each start message only once, even after Redis lost its data or if no node claims the attempt."""
     dispatch._is_due = lambda _state, row, _clock: row.sent_at is None
 
 
@@ -47,8 +47,8 @@ def run_leases_while_redis_is_unreachable(control: Any) -> None:
 
 
 @switch("a stop is repeated until it is received", module="service.control.inbox")
-def tell_a_stop_once(control_inbox: Any) -> None:
-    """Pushes each stop into an unreachable Redis, and repeats no stop in a reply to a heartbeat."""
+def send_each_stop_once(control_inbox: Any) -> None:
+    """Pushes each stop even into an unreachable Redis, and does not repeat it in replies to heartbeats."""
     import service.jobs.inbox
 
     inbox: Any = service.jobs.inbox

@@ -8,7 +8,7 @@ from tests.faults.off import switch
 
 
 @switch("changes of state are guarded", module="service.jobs.stopping")
-def move_anything_anywhere(stopping: Any) -> None:
+def allow_every_change_of_state(stopping: Any) -> None:
     """Refuses no action and allows every change of state."""
     from service.store import jobs
 
