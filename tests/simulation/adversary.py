@@ -16,16 +16,16 @@ STRIKES = (
     "drain", "redis_emptied", "redis_away", "control_killed", "control_frozen", "sql_away", "clock_jumps", "bit_flips",
 )  # fmt: skip
 _ZOMBIES = ("node_frozen", "node_cut_off")
-"""Strikes after which two processes believe that they run one attempt. They are the heart of the matter, and rare."""
+"""Faults after which two processes may run one attempt. More seeds have these faults, because they matter most."""
 HABITS = ("users", "crashes", "poison", "hangs", "deaf")
 ROTATION = "rotation"
-"""Jobs say how many checkpoints they keep over all of their attempts."""
+"""Jobs limit the number of their checkpoints over all attempts."""
 NETWORK = ("drop", "twice", "late", "half", "interleave")
 ALL = frozenset((*STRIKES, *HABITS, ROTATION, *NETWORK))
 
 
 def weather_of(seed: int, without: frozenset[str] = frozenset()) -> Weather:
-    """Each seed meets some of all that can happen: what always meets everything never gets anywhere."""
+    """Returns some of the possible faults for a seed, because a world with all faults would make no progress."""
     dice = Random(f"weather-{seed}")
     some = frozenset(name for name in (*STRIKES, *HABITS) if dice.random() < (0.5 if name in _ZOMBIES else 0.25))
     rates = {name: dice.choice([0.0, 0.0, 0.02, 0.1]) for name in NETWORK}
@@ -73,7 +73,7 @@ class Adversary:
             self.world.after(self._for(), node.up)
 
     def node_frozen(self) -> None:
-        """Freezes a node's processes with all that they hold. Later they go on as if nothing had happened."""
+        """Freezes all processes of a node, which continue later in the same state."""
         node = self._node()
         self.world.say(node.name, "freezes")
         node.is_frozen = True
@@ -85,7 +85,7 @@ class Adversary:
             node.is_frozen = False
 
     def node_cut_off(self) -> None:
-        """Training goes on there, and nobody hears of it."""
+        """Cuts off a node, whose training continues without sending anything."""
         node = self._node()
         self.world.say(node.name, "is cut off")
         node.line.is_cut = True
@@ -105,7 +105,7 @@ class Adversary:
             item.dies()
 
     def warm_restart(self) -> None:
-        """The warm parent dies, and every training of its node with it."""
+        """Kills the warm parent of a node, and with it all training of the node."""
         node = self._node()
         self.world.say(node.name, "loses its warm parent")
         for supervisor in node.start.supervisors if node.start else []:
@@ -158,7 +158,7 @@ class Adversary:
     def control_frozen(self) -> None:
         """Freezes a control, which loses its lock.
 
-        When it goes on, another one works, until it notices after a second.
+        When it thaws, another control works. The first one dies a second later, when it has noticed.
         """
         if (control := self.railway.stop_control()) is not None:
             self.world.say(control.name, "freezes, and loses its lock")

@@ -1,17 +1,17 @@
-"""Promises that are checked in SQL after every commit, with what users and workers were promised.
+"""Checks in SQL after every commit that the promises to users and workers are kept.
 
 - An acknowledged job is never lost.
-- States move by the table only.
-- An attempt's part has one grant at the most.
-- Fences, attempts, versions and watermarks rise.
-- A job has one open attempt at the most, which is its current one.
+- A job changes its state only as the table of states allows.
+- Each part of an attempt is granted at most once.
+- Fences, attempts, versions and watermarks never decrease.
+- A job has at most one open attempt, which is its current attempt.
 - A cancelled job succeeds only after a resume.
 - A slot is never given to two parts.
 - Only the current attempt commits a checkpoint.
 - Events are reported as stored only if SQL has them.
 - An attempt is lost only if it was silent for a lease.
-- A checkpoint that is rotated away is not among the newest, and its attempt is older than one with a checkpoint.
-- Every history is whole, as history.py checks.
+- Rotation deletes no checkpoint that is among the newest, or whose attempt is the newest with a checkpoint.
+- Every history is complete, as history.py checks.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ Rows = Callable[[str], list[tuple[Any, ...]]]
 
 
 @dataclass
-class Ear:
-    """The heartbeats that one control has received. No attempt was silent before the control listened."""
+class ReceivedBeats:
+    """The heartbeats that one control has received. An attempt counts as silent only from `since` on."""
 
     since: float
     """The time when the control began, or last found Redis or SQL unreachable before the current rescue."""
     _numbers: dict[str, int] = field(default_factory=dict)
     _read: dict[str, float] = field(default_factory=dict)
-    _heard: dict[str, float] = field(default_factory=dict)
+    _answered: dict[str, float] = field(default_factory=dict)
 
     def reads(self, claim: str, number: int, clock: float) -> None:
-        """Only a new number counts."""
+        """Records a heartbeat, if its number is new."""
         if number > self._numbers.get(claim, -1):
             self._numbers[claim], self._read[claim] = number, clock
 
     def answers(self, claim: str) -> None:
         if claim in self._read:
-            self._heard[claim] = self._read.pop(claim)
+            self._answered[claim] = self._read.pop(claim)
 
     def last(self, claim: str) -> float:
-        """Returns when the control last read a beat that it has answered since."""
-        return max(self.since, self._heard.get(claim, 0.0))
+        """Returns the time when control read the last heartbeat that it has answered."""
+        return max(self.since, self._answered.get(claim, 0.0))
 
 
 class Books:
@@ -96,8 +96,8 @@ class Books:
         self.deleted: set[str] = set()
         self.cancelled: set[str] = set()
         self.commits = 0
-        self.ear = Ear(0.0)
-        """The ear of the control that acts at this moment."""
+        self.received = ReceivedBeats(0.0)
+        """The heartbeats of the control that acts at this moment."""
         self._granted: dict[SourceKey, str] = {}
         self._histories: dict[str, History] = {}
         self._checkpoints: set[str] = set()
@@ -107,19 +107,19 @@ class Books:
         self._ended: set[tuple[str, int]] = set()
         self._seen: int | None = None
 
-    # What control reads and says
+    # Messages to and from control
 
-    def reads(self, raw: bytes) -> None:
+    def on_read(self, raw: bytes) -> None:
         if b'"type":"node_beat"' not in raw:
             message = json.loads(raw)
-            self.ear.reads(message["claim"], message.get("number", 0), self.world.clock)
+            self.received.reads(message["claim"], message.get("number", 0), self.world.clock)
 
-    def says(self, key: str, message: bytes) -> None:
+    def on_push(self, key: str, message: bytes) -> None:
         if key == keys.INBOX:
             return
-        # Attempt replies without a number were not asked for: what they follow on may be in hand, unheard.
+        # A reply without a number answers no heartbeat. Control may not have processed the last heartbeat yet.
         if b'"type":"attempt_reply"' not in message or json.loads(message)["number"]:
-            self.ear.answers(key.removeprefix(keys.reply(ClaimId(""))))
+            self.received.answers(key.removeprefix(keys.reply(ClaimId(""))))
         if b'"type":"grant"' in message:
             grant = json.loads(message)
             part, claim = (grant["job"], grant["attempt"], grant["source"]), grant["claim"]
@@ -130,25 +130,25 @@ class Books:
         job, attempt, source = key.removeprefix("fp:mark:").split(":")
         part = self._now().get((job, int(attempt), int(source)))
         if part is not None:
-            what = "{} attempt {} hears that {} is stored, and SQL has {}"
+            what = "{} attempt {} got an acknowledgement for {}, and SQL has {}"
             self.must(mark <= part.watermark, what, job, attempt, mark, part.watermark)
 
-    def lets_go(self, key: SourceKey, claim: str, last: int, *, is_superseded: bool) -> None:
-        """A worker is about to delete a journal."""
+    def on_journal_deletion(self, key: SourceKey, claim: str, last: int, *, is_superseded: bool) -> None:
+        """Checks that a worker may delete a journal, which it is about to do."""
         part = self._now().get(key)
         if part is None:
             return
         if is_superseded:
             is_current = part.claim == claim and part.ended_at is None
-            self.must(not is_current, "{} attempt {} is told that it is superseded, and is not", *key[:2])
+            self.must(not is_current, "{} attempt {} got the reply that it is superseded, and is not", *key[:2])
         else:
-            what = "the journal of {} attempt {} goes at seq {}, and SQL has {}"
+            what = "the journal of {} attempt {} is deleted at seq {}, and SQL has {}"
             self.must(part.watermark >= last, what, *key[:2], last, part.watermark)
 
-    # What SQL says
+    # Rows in SQL
 
     def check(self) -> None:
-        """Everything, as it is now."""
+        """Checks all promises on the present rows."""
         changes = self.changes()
         if changes is not None and changes == self._seen:
             return
@@ -214,7 +214,7 @@ class Books:
             is_said = part.is_done or self._histories[job.id].is_gap(attempt, part.source, part.watermark + 1)
             self.must(is_said, "{} attempt {} is lost, and no gap says what is missing", job.id, attempt)
         if "no heartbeat from it" in error:
-            silent = max(self.world.clock - self.ear.last(part.claim or "") for part in parts)
+            silent = max(self.world.clock - self.received.last(part.claim or "") for part in parts)
             what = "{} attempt {} is called silent after {} s"
             self.must(silent >= self.lease_seconds - 0.01, what, job.id, attempt, round(silent, 3))
 
@@ -261,14 +261,14 @@ class Books:
     # The end
 
     def going(self) -> list[str]:
-        """Checkpoints whose folders wait to be removed."""
+        """Returns the checkpoints whose folders are not deleted yet."""
         return [row[0] for row in self.rows("SELECT path FROM checkpoints WHERE status = 'deleting'")]
 
     def gone(self) -> list[str]:
         return [row[0] for row in self.rows("SELECT path FROM checkpoints WHERE status = 'deleted'")]
 
-    def begin_anew(self) -> None:
-        """SQL was put back to what it once was."""
+    def forget_rows_after_a_restore(self) -> None:
+        """Replaces the known rows by those of a restored database."""
         rows = self.rows("SELECT id, state, reason, attempt, fence, version, last_no FROM jobs")
         self.jobs, self.sources = {row[0]: Job(*row) for row in rows}, self._now()
         self.acknowledged &= self.jobs.keys()
@@ -277,17 +277,17 @@ class Books:
         self._seen = None
 
     def close(self) -> None:
-        """Once more, from the beginning, when all is quiet."""
+        """Checks every job from its first event on, after the simulation has ended."""
         for job_id in self.acknowledged - self.deleted:
             self.must(job_id in self.jobs, "{} was acknowledged, and is not there", job_id)
         for job_id, job in self.jobs.items():
             numbers = [row[0] for row in self.rows(f"SELECT no FROM events WHERE job_id = '{job_id}' ORDER BY no")]
             self.must(numbers == list(range(1, job.last_no + 1)), "the numbers of {} are {}", job_id, numbers)
             if self.world.rotates:
-                self._look_at_what_stayed(job_id)
+                self._check_kept_checkpoints(job_id)
 
-    def _look_at_what_stayed(self, job_id: str) -> None:
-        """The newest attempt's own are its training's business, which died, perhaps."""
+    def _check_kept_checkpoints(self, job_id: str) -> None:
+        """Checks that only the newest attempt may have too many checkpoints, because its training may have died."""
         rows = self.rows(
             f"SELECT attempt FROM checkpoints WHERE job_id = '{job_id}' AND status = 'committed' ORDER BY no DESC"
         )
@@ -296,7 +296,7 @@ class Books:
 
 
 def _is_allowed(old: str, new: str) -> bool:
-    """One move of the table in one commit; or two, where a finish comes before anybody said that it runs."""
+    """Returns True if the table of states allows the change, also if the state `running` was skipped in one commit."""
     before, after = JobState(old), JobState(new)
     through_running = may_move(before, JobState.RUNNING) and may_move(JobState.RUNNING, after)
     return old == new or may_move(before, after) or through_running

@@ -12,7 +12,7 @@ __all__ = ["db", "ground", "migrated_postgres", "migrated_url", "stage"]
 
 @pytest.fixture(scope="session")
 def ground() -> Iterator[Ground]:
-    """A SQLite of this process's own."""
+    """Yields a SQLite database in the memory of this process."""
     ground = Ground()
     yield ground
     ground.close()

@@ -1,7 +1,7 @@
 """The real duties of control, one step at a time. Control may stop or die between any two steps.
 
-`service.control.duties` run as they are. The test replaces `ControlIo`: the clock, Redis, Celery and threads. It has no
-event loop, and advances the coroutines by hand.
+The functions of `service.control.duties` run unchanged. The simulation replaces `ControlIo`: the clock, Redis, Celery
+and threads. There is no event loop. The simulation advances each coroutine itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from service.control.duties import DUTIES
 from service.control.state import UNREACHABLE, ControlIo, ControlState
 from service.settings import ServiceSettings
 from service.store.queue import UnclaimedSource
-from tests.simulation.books import Ear
+from tests.simulation.books import ReceivedBeats
 from tests.simulation.pipe import AsyncLine, CeleryProducer, Redis
 from tests.simulation.training import Store
 from tests.simulation.world import World, _interrupted
@@ -42,7 +42,7 @@ RUN = {duty.name: duty.run for duty in DUTIES}
 
 
 class Lock:
-    """Replaces asyncio.Lock without a loop."""
+    """Replaces asyncio.Lock, because there is no event loop."""
 
     def __init__(self) -> None:
         self.is_held = False
@@ -57,7 +57,7 @@ class Lock:
 
 
 class SimulatedIo(ControlIo):
-    """Simulated time, Redis, Celery and store. A wait is over at once."""
+    """Connects control to the simulated clock, Redis, Celery and artifact store. Waits end at once."""
 
     def __init__(self, world: World, redis: Redis, store: Store) -> None:
         self._world, self._producer = world, CeleryProducer(redis)
@@ -69,9 +69,9 @@ class SimulatedIo(ControlIo):
     def warm_up(self) -> None: ...
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
-        await self._world.breathe()
+        await self._world.interrupt_sometimes()
         result = fn(*args)
-        await self._world.breathe()
+        await self._world.interrupt_sometimes()
         return result
 
     async def send_start_messages(
@@ -83,7 +83,7 @@ class SimulatedIo(ControlIo):
 
 
 class Control:
-    """One control process. After `die` it is gone; while `is_frozen` it stands where it is."""
+    """One control process, which `die` ends, and which makes no step while `is_frozen`."""
 
     def __init__(self, railway: Railway, name: str) -> None:
         self.railway, self.world, self.name = railway, railway.world, name
@@ -91,8 +91,8 @@ class Control:
         self.state = ControlState(railway.sql, SETTINGS, io)  # type: ignore[arg-type]
         self.state._writing = Lock()  # type: ignore[assignment]
         self.is_dead = self.is_frozen = False
-        self.ear = Ear(self.world.clock)
-        self._was_deaf_at = self.world.clock
+        self.received = ReceivedBeats(self.world.clock)
+        self._unreachable_at = self.world.clock
         """The time when the control began, or last found Redis or SQL unreachable."""
         self._running: dict[str, Coroutine[Any, Any, None]] = {}
         for turn in EVERY:
@@ -116,9 +116,9 @@ class Control:
         if self.is_frozen:
             self.world.after(pause, self._step, turn)
             return
-        self.railway.books.ear = self.ear
+        self.railway.books.received = self.received
         if turn == "rescue" and turn not in self._running:
-            self.ear.since = self._was_deaf_at
+            self.received.since = self._unreachable_at
         coroutine: Any = self._running.pop(turn, None) or RUN[turn](self.state)
         try:
             coroutine.send(None)
@@ -127,26 +127,26 @@ class Control:
                 self.world.after(0.02, self._step, "decide", True)
         except Unavailable:
             self.state.database_is_unreachable()
-            self._was_deaf_at = self.world.clock
+            self._unreachable_at = self.world.clock
         except UNREACHABLE:
             if turn == "read_inbox":
-                self._was_deaf_at = self.world.clock
+                self._unreachable_at = self.world.clock
         else:
             self._running[turn] = coroutine
             pause = 0.01 if self.world.chance(0.7) else self.world.between(0.05, 3.0)
         if not is_extra:
-            # An extra one that is interrupted goes on with the regular ones.
+            # An extra step that is interrupted continues in the regular steps.
             self.world.after(pause * self.world.between(0.8, 1.2), self._step, turn)
 
 
 def _is_a_bug(text: str, *_: object, **__: object) -> None:
-    """Control logs what it did not expect, and goes on. Here nothing is unexpected."""
+    """Raises the exception that control would only log, because control must not fail in the simulation."""
     raise
 
 
 @contextmanager
 def in_place_of_reality(world: World) -> Iterator[None]:
-    """Simulated time for workers, and buffers so small that their limits are reached."""
+    """Gives workers the simulated clock, and makes buffers so small that the limits are reached."""
     link = {
         "time": SimpleNamespace(monotonic=lambda: world.clock),
         "BATCH_EVENTS": 4,

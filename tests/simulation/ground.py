@@ -1,4 +1,4 @@
-"""A real database in this very process, one connection, and what the books see of it after every commit."""
+"""A real database with one connection in this process, whose rows are checked after every commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Ground:
-    """The tables, made once and emptied for every seed."""
+    """A database whose tables are created once and emptied for every seed."""
 
     def __init__(self, url: str = "sqlite://") -> None:
         self.engine = _in_memory() if url == "sqlite://" else create_engine(url)
@@ -33,7 +33,7 @@ class Ground:
                 self.connection.exec_driver_sql(f"DELETE FROM {table}")
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """Past SQLAlchemy where that is quicker: the books read after every commit."""
+        """Returns the rows of a query, on SQLite without SQLAlchemy, because a query after each commit must be fast."""
         if self.is_sqlite:
             driver: Any = self.connection.connection.driver_connection
             return list(driver.execute(statement))
@@ -41,7 +41,7 @@ class Ground:
             return [tuple(row) for row in self.connection.exec_driver_sql(statement)]
 
     def changes(self) -> int | None:
-        """Counts every change that was ever made; None where nobody counts."""
+        """Returns the number of all changes to the database so far, or None if the database does not count them."""
         driver: Any = self.connection.connection.driver_connection
         return int(driver.total_changes) if self.is_sqlite else None
 
@@ -81,17 +81,17 @@ class Sql:
 
     async def write(self, fn: Callable[[Connection], T]) -> T:
         world = self._world
-        await world.breathe()
+        await world.interrupt_sometimes()
         if world.chance(world.weather.half / 4):
             raise Unavailable("the database went away before the commit")
         value = self.write_now(fn)
         if world.chance(world.weather.half / 4):
             raise Unavailable("the database went away, and nobody knows whether it was committed")
-        await world.breathe()
+        await world.interrupt_sometimes()
         return value
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
-        await self._world.breathe()
+        await self._world.interrupt_sometimes()
         if self.is_unavailable:
             raise Unavailable("the database is away")
         with self._ground.connection.begin():

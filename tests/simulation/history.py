@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from footplate.contract.events import SERVICE_SOURCE, Kind
 
 Said = list[tuple[str, dict[str, Any]]]
-"""Kind and data of each event, as training said them."""
+"""The kind and data of each event that training has sent."""
 
 
 class Must(Protocol):
@@ -45,9 +45,9 @@ class History:
         self._seqs[attempt, source] = seq
 
     def _is_true(self, attempt: int, seq: int, kind: str, data: str, said: Said) -> None:
-        self.must(seq <= len(said), "{} attempt {}: seq {} was never said", self.job, attempt, seq)
+        self.must(seq <= len(said), "{} attempt {}: seq {} was never sent", self.job, attempt, seq)
         wanted = said[seq - 1]
-        # A worker's word that it runs becomes a note where the job does not run any more.
+        # The event of a worker that it runs is stored as a note if the job does not run any more.
         is_reworded = wanted[0] == Kind.STATE and kind == Kind.NOTE
         what = "{} attempt {}: seq {} is {} {}, and was {}"
         self.must(is_reworded or (kind, json.loads(data)) == wanted, what, self.job, attempt, seq, kind, data, wanted)

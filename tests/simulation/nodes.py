@@ -23,7 +23,7 @@ ASK_AGAIN_SECONDS = 1.0
 
 
 class Node:
-    """One host: what stays over its starts."""
+    """A host, with the state that survives a restart of its node process."""
 
     def __init__(self, railway: Railway, name: str, slots: int) -> None:
         self.railway, self.world, self.name, self.slots = railway, railway.world, name, slots
@@ -49,7 +49,7 @@ class Node:
             self.world.say(self.name, "starts, boot {}", self.start.boot)
 
     def down(self, *, loses_power: bool = False, loses_disk: bool = False) -> None:
-        """Kill -9 of everything; a power cut takes what was not synced yet, a broken disk all journals."""
+        """Kills all processes. A power cut also loses unsynced data, and a broken disk all journals."""
         start, self.start = self.start, None
         if start is None:
             return
@@ -67,8 +67,8 @@ class Node:
         return list(self.folder.glob(f"*{SUFFIX}"))
 
 
-class Asker:
-    """One message from the node's queue, on its way to a grant or a denial."""
+class PendingClaim:
+    """A claim for one message of the node's queue, until it is granted or denied."""
 
     def __init__(self, start: Start, job: str, attempt: str, fence: str) -> None:
         self.start, self.world = start, start.world
@@ -85,7 +85,7 @@ class Asker:
         self.asked_at = float("-inf")
 
     def turn(self) -> bool:
-        """Takes the next step, and returns True if it still waits."""
+        """Takes the next step, and returns True if the claim has no answer yet."""
         node = self.start.node
         if node.drains:
             return False
@@ -109,14 +109,14 @@ class Asker:
 
 
 class Start:
-    """One start of a node: everything that dies with it."""
+    """One run of the node process, with all state that is lost when it dies."""
 
     def __init__(self, node: Node, boot: str) -> None:
         self.node, self.boot, self.world = node, boot, node.world
         self.supervisors: list[Supervisor] = []
         self.is_over = False
         self.resender = Resender(node.folder)
-        self._askers: list[Asker] = []
+        self._claims: list[PendingClaim] = []
         self._number = 0
         self._beat_at = self.world.clock + 0.3
         self.world.after(self.world.between(0, 0.3), self._turn)
@@ -132,9 +132,9 @@ class Start:
                     self._beat()
                 self._listen()
                 self._take_start_messages()
-                for asker in list(self._askers):
-                    if not asker.turn():
-                        self._askers.remove(asker)
+                for claim in list(self._claims):
+                    if not claim.turn():
+                        self._claims.remove(claim)
             except REDIS_ERRORS:
                 for sender in self.resender.senders.values():
                     sender.rewind()
@@ -157,9 +157,9 @@ class Start:
 
     def _take_start_messages(self) -> None:
         self.supervisors = [supervisor for supervisor in self.supervisors if not supervisor.is_over]
-        while len(self.supervisors) + len(self._askers) < self.node.slots:
+        while len(self.supervisors) + len(self._claims) < self.node.slots:
             raw = self.node.line.pop(keys.queue(self.node.id))
             if raw is None:
                 return
             if not self.node.drains:
-                self._askers.append(Asker(self, *parted(raw)))
+                self._claims.append(PendingClaim(self, *parted(raw)))

@@ -1,4 +1,4 @@
-"""The part of Redis that is used here: lists, one stream and strings, with connections that may break at any point."""
+"""A simulated Redis with lists, one stream and strings, whose connections may break at any point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _bytes(value: Any) -> bytes:
 
 
 class Redis:
-    """The server. It may forget everything at any instant."""
+    """The server, which may lose all data at any moment."""
 
     def __init__(self, world: World, books: Books) -> None:
         self.world, self.books = world, books
@@ -42,7 +42,7 @@ class Redis:
             return None
         raw = waiting.pop(0)
         if key == keys.INBOX:
-            self.books.reads(raw)
+            self.books.on_read(raw)
         return raw
 
     def pop_all(self, key: str) -> list[bytes]:
@@ -66,7 +66,7 @@ class Redis:
 
 
 class Commands:
-    """Commands of a pipeline. Pushes travel as messages, and everything else is done at once."""
+    """Commands of a pipeline. Pushes travel as messages, and all other commands run at once."""
 
     def __init__(self, redis: Redis, reach: Callable[[], None]) -> None:
         self._redis, self._reach = redis, reach
@@ -80,12 +80,12 @@ class Commands:
 
     def rpush(self, key: str, raw: Any) -> None:
         message = _bytes(raw)
-        self._redis.books.says(key, message)
-        self._commands.append(lambda: self._redis.world.carry(lambda: self._redis.push(key, message)))
+        self._redis.books.on_push(key, message)
+        self._commands.append(lambda: self._redis.world.transmit(lambda: self._redis.push(key, message)))
 
     def xadd(self, key: str, fields: dict[str, bytes]) -> None:
         entry = {name.encode(): value for name, value in fields.items()}
-        self._commands.append(lambda: self._redis.world.carry(lambda: self._redis.add(entry)))
+        self._commands.append(lambda: self._redis.world.transmit(lambda: self._redis.add(entry)))
 
     def xdel(self, key: str, *entries: bytes) -> None:
         self._commands.append(lambda: [self._redis.stream.pop(entry, None) for entry in entries])
@@ -97,19 +97,19 @@ class Commands:
         self._commands.append(lambda: None)
 
     def do(self) -> list[Any]:
-        """Runs the commands. A pipeline is not a transaction, so a broken connection leaves a part of it done."""
+        """Runs the commands. A broken connection may run only some of them, because a pipeline is not a transaction."""
         self._reach()
         commands, self._commands = self._commands, []
         world = self._redis.world
         if world.chance(world.weather.half):
             for command in commands[: world.dice.randint(0, len(commands))]:
                 command()
-            raise NoAnswer("the line broke in mid-sentence")
+            raise NoAnswer("the connection broke in the middle of a pipeline")
         return [command() for command in commands]
 
 
 class Line:
-    """A worker's client. `is_cut` concerns this client alone, and an unreachable Redis concerns all."""
+    """The Redis client of a worker. `is_cut` cuts off only this client."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
@@ -148,14 +148,14 @@ class AsyncPipeline(Commands):
     async def __aexit__(self, *_: object) -> None: ...
 
     async def execute(self) -> list[Any]:
-        await self._redis.world.breathe()
+        await self._redis.world.interrupt_sometimes()
         done = self.do()
-        await self._redis.world.breathe()
+        await self._redis.world.interrupt_sometimes()
         return done
 
 
 class AsyncLine:
-    """Control's client, with the names of redis.asyncio. Blocking reads that find nothing return at once."""
+    """The Redis client of control, with the names of redis.asyncio. Blocking reads return at once."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis, self._world = redis, redis.world
@@ -165,7 +165,7 @@ class AsyncLine:
             raise NoConnection("nobody answers")
 
     async def blpop(self, names: list[str], timeout: float) -> tuple[str, bytes] | None:
-        await self._world.breathe()
+        await self._world.interrupt_sometimes()
         self.reach()
         for name in names:
             if (raw := self._redis.pop(name)) is not None:
@@ -176,17 +176,17 @@ class AsyncLine:
         self.reach()
         popped = (self._redis.pop(name) for _ in range(count))
         taken = [raw for raw in popped if raw is not None]
-        await self._world.breathe()
+        await self._world.interrupt_sometimes()
         return taken
 
     async def xread(self, streams: dict[str, str], count: int, block: int) -> list[Any]:
         self.reach()
         entries = list(self._redis.stream.items())[:count]
-        await self._world.breathe()
+        await self._world.interrupt_sometimes()
         return [[next(iter(streams)), entries]] if entries else []
 
     async def set(self, key: str, value: Any, nx: bool = False) -> bool:
-        await self._world.breathe()
+        await self._world.interrupt_sometimes()
         self.reach()
         return self._redis.set(key, _bytes(value), nx=nx)
 
@@ -195,7 +195,7 @@ class AsyncLine:
 
 
 class CeleryProducer:
-    """The producing half of Celery: puts a message with ids into the node's own queue."""
+    """Replaces the producer of Celery. Pushes a message with ids into the queue of the node."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -204,7 +204,7 @@ class CeleryProducer:
         if self._redis.is_unavailable:
             raise NoConnection("nobody answers")
         message = f"{job} {attempt} {fence}".encode()
-        self._redis.world.carry(lambda: self._redis.push(keys.queue(node), message))  # type: ignore[arg-type]
+        self._redis.world.transmit(lambda: self._redis.push(keys.queue(node), message))  # type: ignore[arg-type]
 
     def warm(self) -> None: ...
 

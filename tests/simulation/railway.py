@@ -1,4 +1,4 @@
-"""The whole simulation: SQL, Redis, control, nodes and users, from the first job to the quiet at the end."""
+"""The whole simulation of SQL, Redis, control, nodes and users, from the first job until nothing more happens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.world import QUIET, Violation, World
 
 CHAOS_SECONDS = 30.0
 QUIET_SECONDS = 240.0
-"""Seconds after which everything that can end has ended: some leases, stops and backoffs in a row."""
+"""Seconds within which all jobs must end after the faults. They suffice for several leases, stops and backoffs."""
 
 
 class Railway:
@@ -53,7 +53,7 @@ class Railway:
     # The end
 
     def heal(self) -> None:
-        """The adversary is done: everything works from now on."""
+        """Ends all faults, so that everything works from now on."""
         world = self.world
         world.say("world", "all is well from here on")
         world.weather = QUIET
@@ -68,7 +68,7 @@ class Railway:
             node.up()
 
     def is_quiet(self) -> bool:
-        """Returns True if no process will do anything any more."""
+        """Returns True if no process has any work left."""
         return self.is_settled() and self.redis.is_idle and not self.left_journals() and not self.books.going()
 
     def is_settled(self) -> bool:
@@ -79,7 +79,7 @@ class Railway:
         return [path.name for node in self.nodes for path in node.journals]
 
     def close(self) -> None:
-        """Checks what must hold when all is quiet."""
+        """Checks what must be true once no process has any work left."""
         if not self.is_quiet():
             stuck = [
                 f"{self.world.name(job.id)} {job.state} ({job.reason}) attempt {job.attempt}"

@@ -17,8 +17,8 @@ from tests.simulation.world import World
 
 MEMORY = Path("/dev/shm")
 VARIABLE = "FOOTPLATE_TEST_SEED"
-TELL = 250
-"""Lines of a story: the last ones, if there are more."""
+MAX_LINES = 250
+"""The number of lines of a printed history. If there are more, the last ones are printed."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Ran:
 
 
 def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran:
-    """One seed, from its first job to its quiet end or its first broken promise."""
+    """Runs one seed until nothing more happens, or until the first broken promise."""
     ground.clear()
     with tempfile.TemporaryDirectory(prefix="fp-sim-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         world = World(seed, weather_of(seed, without), Path(folder))
@@ -41,7 +41,7 @@ def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran
                 Adversary(railway, CHAOS_SECONDS)
                 world.run(until=CHAOS_SECONDS)
                 railway.heal()
-                world.run(until=CHAOS_SECONDS + QUIET_SECONDS, is_over=_asked_rarely(railway))
+                world.run(until=CHAOS_SECONDS + QUIET_SECONDS, is_over=_quiet_once_a_second(railway))
                 railway.close()
             except Exception as error:
                 ran.error = error
@@ -51,7 +51,7 @@ def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran
         return ran
 
 
-def _asked_rarely(railway: Railway) -> Callable[[], bool]:
+def _quiet_once_a_second(railway: Railway) -> Callable[[], bool]:
     """Returns a function that checks for quiet once a second, because the check reads folders."""
     asked_at = 0.0
 
@@ -65,8 +65,8 @@ def _asked_rarely(railway: Railway) -> Callable[[], bool]:
     return is_over
 
 
-def smallest(seed: int, ground: Ground) -> frozenset[str]:
-    """Returns the faults that may be left out, one after another, while the seed still fails."""
+def needless_faults(seed: int, ground: Ground) -> frozenset[str]:
+    """Returns the faults without which the seed still fails. It leaves out one fault after another."""
     without: frozenset[str] = frozenset()
     for name in (*NETWORK, *HABITS, ROTATION, *STRIKES):
         if run(seed, ground, without | {name}).error is not None:
@@ -74,18 +74,18 @@ def smallest(seed: int, ground: Ground) -> frozenset[str]:
     return without
 
 
-def tell(seed: int, ground: Ground) -> str:
-    """The story of a seed that fails."""
-    without = smallest(seed, ground)
+def report_of(seed: int, ground: Ground) -> str:
+    """Returns the report of a failing seed: the error, the needed faults, and the history."""
+    without = needless_faults(seed, ground)
     ran = run(seed, ground, without)
     weather = ran.world.weather
     lines = ran.world.story().splitlines()
     return "\n".join(
         [
             f"seed {seed}: {type(ran.error).__name__}: {ran.error}",
-            f"It takes: {', '.join(sorted(weather.faults)) or 'nothing in particular'}; "
+            f"Needed faults: {', '.join(sorted(weather.faults)) or 'none'}; "
             f"network: {', '.join(f'{name} {getattr(weather, name):g}' for name in NETWORK if getattr(weather, name))}",
-            *lines[-TELL:],
+            *lines[-MAX_LINES:],
             f"Again: {VARIABLE}={seed} pytest tests/simulation -k many_seeds",
         ]
     )
@@ -93,7 +93,7 @@ def tell(seed: int, ground: Ground) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Silences the logs of control and workers, because the story reports their misfortunes."""
+    """Silences the logs of control and workers, because the history reports their errors."""
     log = logging.getLogger("footplate")
     was, log.disabled = log.level, True
     log.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""One attempt on a node: the real supervisor and its control link, with the real kind of journal and sender between."""
+"""One attempt on a node, with the real supervisor, control link, journal and sender."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Supervisor:
         self.is_over = self.is_superseded = self.is_closed = False
         self.stop: Stop | None = None
         self.waits = grant.nodes > 1 and grant.rendezvous is None
-        """True while other nodes have not claimed."""
+        """True while other nodes of the attempt have not claimed their parts."""
         self._kill_at = 0.0
         self._number = 0
         self._beat_at = self._synced_at = self._synced = 0.0
@@ -43,7 +43,7 @@ class Supervisor:
         self.books.said.setdefault(grant.claim, [])
         self.world.after(0.05, self._turn)
 
-    # Its life
+    # Running
 
     def _turn(self) -> None:
         if self.is_over:
@@ -83,7 +83,7 @@ class Supervisor:
         if now >= self._step_at:
             self._step_at = now + self.world.between(0.4, 1.2)
             self._write(training.turn(self.stop.mode.value if self.stop else None))
-        if training.is_dead or training.told is not None:
+        if training.is_dead or training.done is not None:
             self._conclude()
 
     def _conclude(self) -> None:
@@ -92,7 +92,7 @@ class Supervisor:
         self._write([(Kind.DONE, None, done.model_dump(mode="json"))])
 
     def _how_it_ended(self) -> DoneData:
-        report = self.training.told
+        report = self.training.done
         if report is not None and report.ending is Ending.FINISHED:
             return report
         if self.stop is not None and (report is None or report.ending is Ending.STOPPED):
@@ -118,7 +118,7 @@ class Supervisor:
             if kind is Kind.CHECKPOINT and data["status"] == "committed":
                 self.world.say(self.name, "saves step {}, seq {}", step, number)
 
-    # What it hears
+    # Messages from control
 
     def _talk(self) -> None:
         beat = self._beat() if self.world.clock >= self._beat_at else None
@@ -142,7 +142,7 @@ class Supervisor:
         self.is_closed = self.is_closed or reply.closed
         if reply.superseded or (reply.closed and not self.journal.is_done):
             if not self.is_superseded:
-                self.world.say(self.name, "hears that it is superseded")
+                self.world.say(self.name, "gets the reply that it is superseded")
             self.is_superseded = True
             return
         self.waits = self.waits and reply.rendezvous is None
@@ -154,23 +154,23 @@ class Supervisor:
         original, ours = self.stop, stop.because in ("drain", "time_limit")
         if original is not None and (ours or (original.because, original.mode) == (stop.because, stop.mode)):
             return
-        self.world.say(self.name, "is told to stop: {} ({})", stop.because, stop.mode.value)
+        self.world.say(self.name, "gets the order to stop: {} ({})", stop.because, stop.mode.value)
         until = self.world.clock + stop.within_seconds * KILL_SHARE
         self.stop = stop
         self._kill_at = self.world.clock if stop.mode is StopMode.KILL else until
 
-    # Its end
+    # Ending
 
     def _let_go(self) -> None:
         grant = self.grant
-        self.books.lets_go((grant.job, grant.attempt, grant.source), grant.claim, self.journal.last,
+        self.books.on_journal_deletion((grant.job, grant.attempt, grant.source), grant.claim, self.journal.last,
                            is_superseded=self.is_superseded)  # fmt: skip
         self.world.say(self.name, "lets go of its journal at seq {}", self.journal.last)
         self.is_over = True
         self.journal.delete()
 
     def dies(self, *, loses_power: bool = False) -> None:
-        """Kill -9, training with it: the journal is the re-sender's."""
+        """Kills the supervisor and its training. The node's resender takes over the journal."""
         if self.is_over:
             return
         self.is_over = True

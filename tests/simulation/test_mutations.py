@@ -30,12 +30,12 @@ from tests.simulation.training import Store
 from worker.attempt.control_link import Sender
 
 WITHIN = 60
-"""Seeds."""
+"""The number of seeds, one of which must fail."""
 
 Off = list[Any]
 """Patches that turn one protection off."""
 MUTATIONS: dict[str, tuple[Callable[[], Off], str]] = {}
-"""Mutations by name, with what the simulation reports of each."""
+"""Mutations by name, each with a piece of the error that the simulation reports."""
 
 
 def off(says: str) -> Callable[[Callable[[], Off]], Callable[[], Off]]:
@@ -80,7 +80,7 @@ def events_may_be_stored_twice() -> Off:
 
 
 def _with_page(watermark: Callable[[Any, int], int]) -> Any:
-    """Changes the watermark that a source is believed to have when a batch comes."""
+    """Changes the watermark of a source before each of its batches is stored."""
     take = Collector.take
 
     def changed(self: Any, batch: Any, part: SourceRow, done: IngestEffects) -> None:
@@ -93,7 +93,7 @@ def _with_page(watermark: Callable[[Any, int], int]) -> Any:
     return patch.object(Collector, "take", changed)
 
 
-@off("hears that")
+@off("got an acknowledgement for")
 def events_are_acknowledged_before_the_commit() -> Off:
     store = ingest_duty._store
 
@@ -209,4 +209,4 @@ def test_the_simulation_detects_that_a_protection_is_missing(name: str, ground: 
     finally:
         for mutation in patches:
             mutation.stop()
-    assert error is not None, f"{WITHIN} seeds see nothing of it"
+    assert error is not None, f"none of {WITHIN} seeds failed"

@@ -19,27 +19,27 @@ from service.jobs.placement import NodeCapacity, Placement
 from tests.support.placing import Waiting, place
 
 DAY_SECONDS = 24 * 3600.0
-LOOK_SECONDS = 30.0
-"""Seconds between two looks, coarser than control's, so that a day fits into minutes."""
+PLACEMENT_SECONDS = 30.0
+"""Seconds between two turns of placement, which are longer than control's, so that a day fits into minutes."""
 SHAPES = [Needs(), Needs(gpus_per_node=0), Needs(gpus_per_node=1), Needs(gpus_per_node=2), Needs(gpus_per_node=4),
           Needs(gpus_per_node=8), Needs(nodes=4, gpus_per_node=8)]  # fmt: skip
 WEIGHTS = [30, 15, 30, 12, 8, 4, 1]
 
 
 def a_node(number: int) -> NodeCapacity:
-    """Every second one has GPUs."""
+    """Returns an empty node. Every second node has GPUs."""
     gpus = tuple(Gpu(uuid=f"{number}-{n}", name="H100", capability=(9, 0)) for n in range(8 * (number % 2)))
     return NodeCapacity(NodeId(f"node{number:04}"), "boot", "default", 8, 8, gpus, gpus)
 
 
 class Day:
-    """Nodes that fill and empty, jobs that come, run and are lost with their nodes."""
+    """A simulated day, in which jobs arrive, run on the nodes, and are lost if their node fails."""
 
     def __init__(self, seed: int, nodes: int, jobs: int, seconds: float) -> None:
         self.dice = Random(seed)
         self.rooms = {room.node: room for room in map(a_node, range(nodes))}
         self.seconds, self.failures = seconds, nodes / 20
-        # A quarter more GPU work than the nodes can take while it comes: a queue builds up, and is worked off.
+        # The jobs need a quarter more GPU time than the nodes have in a day, so that a queue grows and shrinks later.
         self.lasts = seconds * nodes * 8 / jobs / 2.4
         self.coming = sorted((self.dice.random() * seconds, number) for number in range(jobs))
         self.waiting: dict[JobId, Waiting] = {}
@@ -61,7 +61,7 @@ class Day:
             self.end(now)
             self.fail(now)
             self.look(now)
-            now += LOOK_SECONDS
+            now += PLACEMENT_SECONDS
             assert now < 4 * self.seconds, f"{len(self.waiting)} jobs wait, {len(self.running)} run"
 
     def look(self, now: float) -> None:
@@ -102,10 +102,10 @@ class Day:
                 self.done.add(job)
 
     def fail(self, now: float) -> None:
-        """Some nodes a day lose everything that runs there; a closed one comes back within minutes."""
+        """Fails a few nodes per day, which lose all of their jobs. A failed node is back within minutes."""
         for node in [node for node, room in self.rooms.items() if not room.is_open and self.dice.random() < 0.2]:
             self.rooms[node] = replace(self.rooms[node], is_open=True)
-        if self.dice.random() < self.failures * LOOK_SECONDS / self.seconds:
+        if self.dice.random() < self.failures * PLACEMENT_SECONDS / self.seconds:
             node = self.dice.choice(list(self.rooms))
             lost = [job for job, (item, *_) in self.running.items() if any(part.node == node for part in item.shares)]
             for job in lost:
@@ -113,7 +113,7 @@ class Day:
             self.rooms[node] = replace(self.rooms[node], is_open=False)
 
     def count(self) -> None:
-        """A slot is wasted that stands free while a job waits that it would be enough for, alone."""
+        """Counts the free slots, if a job waits that could run in one of them."""
         asked = {job.needs.gpus_per_node for job in self.waiting.values() if job.needs.nodes == 1}
         for room in self.rooms.values():
             self.slots += room.slots

@@ -18,7 +18,7 @@ from tests.simulation.world import QUIET, Violation, World
 
 
 class Story:
-    """Long jobs in a quiet world. The backup is of the 15th second, and the disk breaks in the 30th."""
+    """Long jobs without other faults. The backup is taken in second 15, and the database is lost in second 30."""
 
     def __init__(self, ground: Ground, folder: Path) -> None:
         ground.clear()
@@ -27,7 +27,7 @@ class Story:
         self.driver: Any = ground.connection.connection.driver_connection
 
     def run(self) -> tuple[int, int]:
-        """The watermarks of the first job at the backup and at its end."""
+        """Runs the simulation. Returns the watermarks of the first job at the backup and at the loss."""
         railway, books = self.railway, self.railway.books
         with in_place_of_reality(self.world):
             railway.open()
@@ -42,12 +42,12 @@ class Story:
         return then, now
 
     def restore(self, backup: bytes) -> None:
-        """Restores the older file as an operator does, with the service stopped meanwhile."""
+        """Restores the backup as an operator does, while the service is stopped."""
         control = self.railway.stop_control()
         assert control is not None
         control.die()
         self.driver.deserialize(backup)
-        self.railway.books.begin_anew()
+        self.railway.books.forget_rows_after_a_restore()
         self.railway.start_control()
 
 

@@ -9,20 +9,20 @@ import pytest
 
 from tests.simulation.books import Books
 from tests.simulation.ground import Ground
-from tests.simulation.seeds import VARIABLE, run, tell
+from tests.simulation.seeds import VARIABLE, report_of, run
 
 SEEDS = 60
 """Enough seeds to notice every protection that is off, as test_mutations.py shows."""
 POSTGRES_SEEDS = 3
 SOAK_SEEDS = 10_000
 SHARES = 20
-"""Parts of the long form: a test each, so that one failing seed does not hide the others."""
+"""The number of tests that share the seeds of `make soak`, so that one failing seed does not hide the others."""
 
 
 def all_go_well(seeds: range, ground: Ground) -> None:
     for seed in seeds:
         if run(seed, ground).error is not None:
-            pytest.fail(tell(seed, ground), pytrace=False)
+            pytest.fail(report_of(seed, ground), pytrace=False)
 
 
 def test_the_simulation_breaks_no_promise_with_many_seeds(ground: Ground) -> None:
@@ -66,8 +66,8 @@ def test_a_failing_seed_prints_its_history_and_how_to_repeat_it(
 
     monkeypatch.setattr(Books, "_look_at_slots", nobody_is_granted_anything)
 
-    report = tell(3, ground)
+    report = report_of(3, ground)
 
-    assert re.match(r"seed 3: Violation: node\d has claimed job\d\nIt takes: nothing in particular", report)
+    assert re.match(r"seed 3: Violation: node\d has claimed job\d\nNeeded faults: none", report)
     assert "has submitted" in report
     assert report.endswith(f"Again: {VARIABLE}=3 pytest tests/simulation -k many_seeds")

@@ -12,7 +12,7 @@ from footplate.contract.messages import Grant
 from tests.simulation.world import World
 
 Event = tuple[Kind, int | None, dict[str, Any]]
-"""Kind, step, data."""
+"""The kind, step and data of an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +22,23 @@ class Plan:
     steps: int
     save_every: int
     keep: int = 1
-    """The job's save_total_limit."""
+    """The `save_total_limit` of the job."""
     crashes: float = 0.0
-    """The chance of each step to be an attempt's last."""
+    """The probability that training crashes at a step."""
     is_poison: bool = False
     never_starts: bool = False
-    is_deaf: bool = False
-    """Obeys no stop but a kill."""
+    ignores_stops: bool = False
+    """True if training ends only when it is killed."""
     reason: str = "crashed"
 
 
 class Store:
-    """The artifact store: which checkpoints are there and whole."""
+    """The artifact store, which knows the existing checkpoints and if they are intact."""
 
     def __init__(self) -> None:
         self.whole: dict[str, bool] = {}
         self.was_harmed: set[str] = set()
-        """Jobs that lost a checkpoint to the disk, not to us."""
+        """Jobs that lost a checkpoint because of a broken disk."""
 
     def put(self, path: str) -> None:
         self.whole[path] = True
@@ -47,7 +47,7 @@ class Store:
         self.whole.pop(path, None)
 
     def remove_all(self, going: list[tuple[JobId, str]]) -> list[tuple[JobId, str]]:
-        """Removes checkpoints as prune does. An interruption leaves them removed, and reports none of them."""
+        """Removes checkpoints as prune does. After an interruption they are removed, but not reported as removed."""
         for _, path in going:
             self.remove(path)
         return going
@@ -58,22 +58,22 @@ class Store:
 
 
 class Training:
-    """One training process: says things, one step at a time."""
+    """One training process, which sends events and takes one step at a time."""
 
     def __init__(self, world: World, store: Store, plan: Plan, grant: Grant) -> None:
         self.world, self.store, self.plan, self.grant = world, store, plan, grant
         self.step = 0
         self.is_running = False
-        self.told: DoneData | None = None
+        self.done: DoneData | None = None
         """The last message of training."""
         self.is_dead = False
         self.stored_step = 0
-        """The newest checkpoint of which it was told that SQL has it."""
+        """The step of the newest checkpoint that was acknowledged as stored in SQL."""
         self._saved: list[tuple[int, str]] = []
 
     def turn(self, stop: str | None) -> list[Event]:
         """Returns the next events. `stop` is the mode of a requested stop."""
-        if self.is_dead or self.told is not None or self.plan.never_starts:
+        if self.is_dead or self.done is not None or self.plan.never_starts:
             return []
         if not self.is_running:
             return self._begin()
@@ -84,17 +84,17 @@ class Training:
         said: list[Event] = [(Kind.LOG, self.step, {"loss": 1 / self.step})]
         if self.world.chance(0.3):
             said.append((Kind.LINE, self.step, {"text": f"step {self.step} of attempt {self.grant.attempt}"}))
-        stops = stop is not None and not self.plan.is_deaf
+        stops = stop is not None and not self.plan.ignores_stops
         is_due = self.step % self.plan.save_every == 0 or (stops and stop == "checkpoint")
         if is_due and self.grant.source == 0:
             said.append(self._save())
         if self.step >= self.plan.steps:
             outputs = str(outputs_folder(self.grant.job, self.grant.attempt))
-            self.told = DoneData(
+            self.done = DoneData(
                 ending=Ending.FINISHED, reason="completed", result={"steps": self.step}, outputs=outputs
             )
         elif stops:
-            self.told = DoneData(ending=Ending.STOPPED, reason="cancel", result={"steps": self.step})
+            self.done = DoneData(ending=Ending.STOPPED, reason="cancel", result={"steps": self.step})
         return said
 
     def _begin(self) -> list[Event]:
@@ -108,11 +108,11 @@ class Training:
             said.append((Kind.CHECKPOINT, offer.step, corrupt.model_dump(mode="json")))
         if self.grant.checkpoints:
             error = Failure(code="no_valid_checkpoint", message="none verifies")
-            self.told = DoneData(ending=Ending.FAILED, reason="no_valid_checkpoint", error=error)
+            self.done = DoneData(ending=Ending.FAILED, reason="no_valid_checkpoint", error=error)
         return said
 
     def _save(self) -> Event:
-        """Writes, lets go of the oldest, then says so: in the order of the real one."""
+        """Saves a checkpoint, deletes the oldest, and reports both, in the order of the real training."""
         path = str(checkpoint_folder(self.grant.job, self.grant.attempt, self.step))
         self.store.put(path)
         self._saved = [save for save in self._saved if save[1] != path]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedStage(Stage):
-    """The stage of the stories, on the simulation's database and by its clock."""
+    """The `Stage` of tests/conformance, with the database and the clock of the simulation."""
 
     def __init__(self, railway: Railway) -> None:
         self.db, self.settings, self._world = railway.sql, SETTINGS, railway.world  # type: ignore[assignment]
@@ -33,7 +33,7 @@ class SimulatedStage(Stage):
 
 @cache
 def a_spec(nodes: int, time_limit: int | None, keep: int | None = None) -> tuple[JobSpec, str]:
-    """Parsed once for all seeds."""
+    """Returns a spec and its JSON, which are parsed once for all seeds."""
     resources = {"time_limit": time_limit, "stall_limit": 15, "nodes": nodes}
     spec = make_spec(resources=resources, retry={"max_attempts": 6}, training={"save_total_limit": keep})
     return spec, json.dumps(spec.as_json())
@@ -53,7 +53,7 @@ class Users:
                 self.world.after(self.world.between(1, 30), self.change_a_mind)
 
     def submit(self, number: int) -> None:
-        """Submits until there is an answer. Every request makes an id of its own, and the key makes them one job."""
+        """Submits a job until there is an answer. Each request has a new job id, but the key allows only one job."""
         world, dice = self.world, self.world.dice
         shape = 1 if dice.random() < 0.85 else 2, dice.choice([None, None, None, 5])
         key = f"key-{number}"
@@ -73,13 +73,13 @@ class Users:
                 world.must(key not in self.made, "the same key made another job")
                 self.made[key] = job_id
             if world.chance(3 * world.weather.half):
-                # The API died after its commit; nobody heard.
+                # The API process died after its commit, so the user got no answer.
                 world.after(0.5, request, world.new_job())
                 return
             world.say("user", "has submitted {}: {} nodes, {}", job.id, spec.resources.nodes, plan)
             self.railway.books.acknowledged.add(job.id)
             self.jobs.append(job.id)
-            self._poke()
+            self._wake_control()
 
         request(world.new_job())
 
@@ -104,7 +104,7 @@ class Users:
         }
         was_deleted = job in books.deleted
         if verb == "delete":
-            # Before the commit is looked at; taken back where it was refused.
+            # The deletion is noted before the commit is checked, and withdrawn if the API refuses it.
             books.deleted.add(job)
         if verb == "resume":
             cancelled = job in books.cancelled
@@ -124,10 +124,10 @@ class Users:
             books.cancelled.add(job)
         if verb == "pause":
             assert row.state in (JobState.PAUSED, JobState.STOPPING)
-        self._poke()
+        self._wake_control()
 
-    def _poke(self) -> None:
-        """Goes through Redis, to whoever works."""
+    def _wake_control(self) -> None:
+        """Wakes the control that works, unless Redis is unreachable."""
         if self.railway.control is not None and not self.railway.redis.is_unavailable:
             self.railway.control.wake()
 
@@ -142,6 +142,6 @@ def a_plan(railway: Railway) -> Plan:
         crashes=dice.choice([0.0, 0.0, 0.1]) if "crashes" in faults else 0.0,
         is_poison="poison" in faults and dice.random() < 0.2,
         never_starts="hangs" in faults and dice.random() < 0.15,
-        is_deaf="deaf" in faults and dice.random() < 0.2,
+        ignores_stops="deaf" in faults and dice.random() < 0.2,
         reason=dice.choice(["crashed", "crashed", "error", "oom"]),
     )

@@ -17,21 +17,21 @@ HOUR_MS = 3_600_000
 
 
 class Violation(AssertionError):
-    """Raised when a promise was broken."""
+    """Raised when a promise is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """The strikes of this seed's world, and how much of what is sent arrives."""
+    """The faults of a seed, and the probabilities that messages and calls are disturbed."""
 
     faults: frozenset[str]
     drop: float = 0.0
     twice: float = 0.0
     late: float = 0.0
     half: float = 0.0
-    """A call that fails although some, or all, of it was done."""
+    """The probability that a call fails after some or all of it was done."""
     interleave: float = 0.1
-    """The share of steps of a turn at which control is interrupted."""
+    """The probability that control is interrupted at a step."""
 
 
 QUIET = Weather(frozenset(), interleave=0.0)
@@ -42,11 +42,11 @@ class World:
         self.seed, self.weather, self.folder = seed, weather, folder
         self.dice = Random(seed)
         self.rotates = "rotation" in weather.faults
-        """A habit that does not end with the bad weather."""
+        """True if jobs limit their checkpoints. Unlike faults, this does not end when the adversary stops."""
         self.clock = 0.0
-        """Seconds of the monotonic clock, everywhere the same."""
+        """Seconds of the monotonic clock, which is the same in all processes."""
         self.wall_ms = YEAR_2027_MS
-        """The wall clock's time when the monotonic clock stands at 0."""
+        """The time of the wall clock when the monotonic clock is 0."""
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._entries = 0
         self._story: list[tuple[float, str, str, tuple[Any, ...]]] = []
@@ -62,7 +62,7 @@ class World:
         heapq.heappush(self._agenda, (self.clock + seconds, self._entries, do, args))
 
     def run(self, until: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Runs what is due, in order, up to a moment of the monotonic clock."""
+        """Runs the due actions in order, up to this time of the monotonic clock."""
         while self._agenda and self._agenda[0][0] <= until and not is_over():
             self.clock, _, do, args = heapq.heappop(self._agenda)
             do(*args)
@@ -77,8 +77,8 @@ class World:
     def between(self, low: float, high: float) -> float:
         return low + (high - low) * self.dice.random()
 
-    def carry(self, deliver: Callable[[], None]) -> None:
-        """One message over the network: once, never, twice, or late and so behind those that were sent after it."""
+    def transmit(self, deliver: Callable[[], None]) -> None:
+        """Delivers a message once, twice, never, or late and therefore after messages that were sent later."""
         weather = self.weather
         if self.chance(weather.drop):
             return
@@ -89,8 +89,8 @@ class World:
         else:
             deliver()
 
-    async def breathe(self) -> None:
-        """A place where control may be interrupted: for a moment, for long, or for ever."""
+    async def interrupt_sometimes(self) -> None:
+        """Interrupts control with some probability: for a moment, for long, or for ever."""
         if self.chance(self.weather.interleave):
             await _interrupted()
 
@@ -113,7 +113,7 @@ class World:
     # The story
 
     def call(self, thing: str, name: str) -> str:
-        """Gives a thing a name, which the story uses from now on."""
+        """Gives an id a name, which the history uses from now on."""
         self._names[thing] = name
         return name
 
