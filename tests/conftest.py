@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# One thread per process, set before anything imports torch: many processes share few cores here.
+# Each process uses one thread, because many processes share few cores. This must be set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Our tokenizers set it as well. A program that is started later has to see the same value, or it cannot be forked.
+# Our tokenizers set this variable, too. A program can be forked only if the variable has the same value.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# The same holds for what a training process sets.
+# Training processes set this variable, so the same holds for it.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import pytest
@@ -23,8 +23,8 @@ from tests.support.processes import Processes, nothing_is_left_behind, pids
 from tests.support.redis_server import RedisServer
 from tests.support.s3_server import S3Server, s3_server
 
-# The same examples in every run, without a deadline: a test that fails once in a hundred runs would be a defect.
-# `--hypothesis-profile many` looks for more.
+# Every run uses the same examples and no deadline, because a test must not fail once in a hundred runs.
+# `--hypothesis-profile many` tries more examples.
 settings.register_profile("fixed", derandomize=True, max_examples=50, deadline=None, database=None,
                           suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
 settings.register_profile("many", max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +36,7 @@ HAS_GPU = Path("/dev/nvidiactl").exists()
 
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
-    """A running Redis of this test's own: it may be killed, frozen, flushed and restarted."""
+    """Yields a running Redis for this test alone, which may kill, freeze, flush and restart it."""
     server = RedisServer().start()
     yield server
     server.close()
@@ -44,14 +44,14 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """The session's bucket, which this process may use as well. A test that sends it away has it come back."""
-    with s3_server(tmp_path_factory.mktemp("s3")) as server, server.known():
+    """Yields the bucket of the session, which this process may use, too. A test that stops the server restarts it."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as server, server.variables_set():
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.PostgresServer]:
-    """The session's cluster. A test that stops it starts it again."""
+    """Yields the PostgreSQL server of the session. A test that stops the server starts it again."""
     if (programs := postgres.programs()) is None:
         pytest.skip(f"needs PostgreSQL: {postgres.INSTALL}")
     server = postgres.PostgresServer(programs).start()
@@ -72,19 +72,19 @@ def postgres_url(postgres_server: postgres.PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """An empty database of each kind: `-k sqlite` or `-k postgres` picks one."""
+    """Returns the URL of an empty database of each kind. `-k sqlite` or `-k postgres` selects one kind."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.matrix])])
 def mostly_sqlite_url(request: pytest.FixtureRequest) -> str:
-    """The same, for whole systems whose story says little new on PostgreSQL: there it is left to `make faults`."""
+    """Returns the URL of an empty database, for tests of whole systems. Only `make faults` runs them on PostgreSQL."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    """Starts programs; stops them when the test is over."""
+    """Yields an object that starts programs, and stops them when the test is over."""
     started = Processes(tmp_path)
     yield started
     started.stop_all()
@@ -103,7 +103,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def variables_that_imports_read_are_as_before() -> Iterator[None]:
-    """Libraries set some in the tests' own process. Programs that are started later could then not be forked."""
+    """Restores environment variables that libraries set in the test process.
+
+    Otherwise programs that are started later could not be forked.
+    """
     yield
     template.restore_environment()
 
@@ -133,13 +136,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def eighth_of(name: str) -> int:
-    """The part of the matrix to which this test belongs: the same on every machine and in every run."""
+    """Returns the eighth of the matrix that has this test, which is the same on every machine and in every run."""
     return int(hashlib.sha256(name.encode()).hexdigest(), 16) % EIGHTHS + 1
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Selects the tests: `--eighth 3` adds that eighth of the matrix, unless `--matrix` asks for the matrix alone."""
+    """Selects the tests. `--matrix` selects only the matrix, and `--eighth 3` adds or selects its third eighth."""
     whole, eighth = config.getoption("matrix"), config.getoption("eighth")
     chosen, others = [], []
     for item in items:
@@ -162,7 +165,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Copies the counts from a test process, because the process that reports has collected nothing itself."""
+    """Copies the counts from a test process, because the main process of pytest-xdist collects no tests."""
     _not_run.update(getattr(node, "workeroutput", {}).get("not_run", {}))
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support import template
-from tests.support.processes import Patience, Processes, children, free_port, is_alive, left_behind, until
+from tests.support.processes import Deadline, Processes, children, free_port, is_alive, processes_using, until
 from tests.support.template import Forked
 
 
@@ -23,13 +23,13 @@ def test_leftover_processes_include_a_grandchild_that_left_its_process_group(
     escape = "import subprocess, sys; subprocess.Popen(['sleep', '60'], start_new_session=True, env={}).wait()"
     parent = processes.start("-c", escape, name="parent")
     (grandchild,) = until(lambda: children(parent.pid), what="the grandchild is forked")
-    # Before that it is a copy of its parent, which closes its files one by one.
+    # A process that has just been forked is a copy of its parent, and closes its files one by one.
     runs_sleep = Path(f"/proc/{grandchild}/cmdline").read_bytes
     until(lambda: runs_sleep().startswith(b"sleep"), what="the grandchild runs its own program")
 
     parent.kill_group()
 
-    assert grandchild in left_behind(tmp_path)
+    assert grandchild in processes_using(tmp_path)
     os.kill(grandchild, signal.SIGKILL)
     until(lambda: not is_alive(grandchild), what="it is gone")
 
@@ -41,7 +41,7 @@ def test_a_wait_checks_several_times_even_if_the_clock_jumps_over_its_deadline(m
     monkeypatch.setattr("tests.support.processes.time", stood)
     looks = count()
 
-    assert until(lambda: next(looks) == Patience.LOOKS - 1, within=1, what="it is seen at last")
+    assert until(lambda: next(looks) == Deadline.CHECKS - 1, within=1, what="the last check succeeds")
     with pytest.raises(AssertionError, match="not within 1 s: it comes"):
         until(lambda: False, within=1, what="it comes")
 
@@ -49,7 +49,7 @@ def test_a_wait_checks_several_times_even_if_the_clock_jumps_over_its_deadline(m
 def test_a_program_forked_from_the_template_behaves_like_a_started_program(
     processes: Processes, tmp_path: Path
 ) -> None:
-    """A database that accepts a connection and does not answer holds each program while the test looks at it."""
+    """Each program waits for a database that does not answer, while the test reads the program's /proc entries."""
     port, started, said = free_port(), [], []
     setting = {"FOOTPLATE_DATABASE": f"postgresql+psycopg://user@127.0.0.1:{port}/none", "FOOTPLATE_HOME": tmp_path}
     for environ in (setting, {**setting, "PYTHONHASHSEED": "1"}):
@@ -73,14 +73,14 @@ def test_a_program_forked_from_the_template_behaves_like_a_started_program(
 
 
 def test_a_template_process_is_used_only_once_it_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node kills children that have its own command line when it starts, and could then start no training."""
+    """A starting node kills children that have its own command line, which must not be a template process."""
     reading, writing = os.pipe()
 
     def named_late(*_: str) -> None:
         time.sleep(0.05)
         os.write(writing, b"named")
 
-    monkeypatch.setattr(template, "_say_in_proc", named_late)
+    monkeypatch.setattr(template, "_set_name_in_proc", named_late)
 
     pid, line = template._warm_seed()
 

@@ -15,7 +15,7 @@ import pytest
 from footplate.local.home import Home
 from footplate.local.up import welcome
 from tests.local.conftest import Up
-from tests.support.processes import REPOSITORY, Process, children, is_alive, left_behind, until
+from tests.support.processes import REPOSITORY, Process, children, is_alive, processes_using, until
 from tests.support.system import LEISURE
 
 ENDLESS: dict[str, Any] = {
@@ -32,14 +32,14 @@ ENDLESS: dict[str, Any] = {
 def test_up_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up) -> None:
     """Two starts in one home, because each costs ten seconds of CPU time."""
     launcher = up.start(FOOTPLATE_SLOTS="2")
-    it_says_where_it_is(up, launcher)
+    the_output_has_the_url_and_the_pid(up, launcher)
     another_start_names_the_holder_of_a_home_and_of_a_port(up, launcher)
     first = it_submits_one_job_and_leaves_no_zombie(up, launcher)
-    job, before = a_job_that_is_under_way(up)
+    job, before = submit_and_wait_for_progress(up)
 
     launcher.signal(signal.SIGINT)
     assert launcher.wait(within=60) == 0
-    nobody_holds(up.home)
+    until_unused(up.home)
 
     again = up.start("--nodes", "2")
     refuses_an_unknown_argument(up.ready["url"])
@@ -49,12 +49,12 @@ def test_up_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up) ->
     assert again.terminate(within=60) == 0
 
 
-def it_says_where_it_is(up: Up, launcher: Process) -> None:
+def the_output_has_the_url_and_the_pid(up: Up, launcher: Process) -> None:
     *warnings, line = launcher.output.splitlines()
     exposed = (
         "footplate: node-1: training runs as root, with all rights of this node, because uid 60600 cannot run here: "
     )
-    # Only root may pass the folders on the way to a test's own.
+    # The node warns if root runs the tests, because only root may enter the parents of the test's folder.
     assert [warning.startswith(exposed) for warning in warnings] == ([True] if os.geteuid() == 0 else [])
     content = json.loads(line)
     refuses_an_unknown_argument(content["url"])
@@ -77,17 +77,20 @@ def another_start_names_the_holder_of_a_home_and_of_a_port(up: Up, launcher: Pro
 
 
 def it_submits_one_job_and_leaves_no_zombie(up: Up, launcher: Process) -> str:
-    """Returns the first job. It is cancelled, because its 20,000 steps would take CPU time from the rest."""
+    """Returns the first job, and cancels it, because its 20,000 steps would take CPU time."""
     note = up.home / "first-job"
-    up.processes.until(lambda: note.exists() and note.read_text(), within=60, what="the home notes the first job")
-    until(lambda: "Z" not in states_of_children(launcher), within=10, what="who submitted it leaves no zombie")
+    up.processes.until(lambda: note.exists() and note.read_text(), within=60, what="the home has the first job's id")
+    until(lambda: "Z" not in states_of_children(launcher), within=10, what="the process that submitted it is reaped")
     first = note.read_text()
     up.client.post(f"/jobs/{first}/cancel").raise_for_status()
     return first
 
 
 def states_of_children(launcher: Process) -> str:
-    """Returns a letter for each child that /proc lists, and waits until the one that submits has ended."""
+    """Waits until the process that submits the first job has ended.
+
+    Returns the state letter of each remaining child of the launcher, as in /proc.
+    """
     folder = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
     until(
         lambda: (
@@ -100,8 +103,8 @@ def states_of_children(launcher: Process) -> str:
     return "".join(stat.rpartition(")")[2].split()[0] for stat in stats)
 
 
-def a_job_that_is_under_way(up: Up) -> tuple[str, int]:
-    """Returns a job and the step that it has passed."""
+def submit_and_wait_for_progress(up: Up) -> tuple[str, int]:
+    """Submits a job, and returns the job and a step that it has completed."""
     job = up.submit(ENDLESS)
     step = up.processes.until(lambda: (at := step_of(up, job)) > 5 and at, within=60, what="the job is under way")
     return job, step
@@ -114,17 +117,17 @@ def step_of(up: Up, job: str) -> int:
 
 def it_goes_on_without_doing_a_step_twice(up: Up, job: str, before: int) -> None:
     up.processes.until(lambda: step_of(up, job) > before, within=60, what="the job goes on")
-    up.processes.until(lambda: ends_soon(up, job), within=90, what="the job is over", every=LEISURE)
+    up.processes.until(lambda: has_ended_early(up, job), within=90, what="the job is over", every=LEISURE)
     assert up.get(f"/jobs/{job}")["state"] == "succeeded"
     endings = [row["ending"] for row in up.get(f"/jobs/{job}/attempts")["data"]]
     assert (endings[0], endings[-1]) == ("stopped", "finished")
     assert not {"failed", "lost"} & set(endings)
     steps = [row["step"] for row in up.get(f"/jobs/{job}/metrics?limit=10000")["data"] if "loss" in row]
-    assert steps == sorted(set(steps)), "a drained job does no step twice"
+    assert steps == sorted(set(steps)), "a drained job must not repeat a step"
 
 
 def refuses_an_unknown_argument(url: str) -> None:
-    """Sends one request, once, in the first moment after the address appeared."""
+    """Sends one request without a retry, as soon as the URL is printed."""
     spec = {"model": {"use": "toy/mlp", "args": {"hiden": 8}}, "data": "toy/regression"}
     answer = httpx2.post(f"{url}/jobs", json=spec, timeout=60)
     assert answer.status_code == 422, answer.text
@@ -143,7 +146,7 @@ def test_up_prints_why_no_components_are_announced_and_ends_if_a_child_dies(up: 
     assert launcher.wait(within=60) == 1
     assert "service was killed by SIGKILL" in launcher.output
     assert '"url"' not in launcher.output
-    nobody_holds(up.home)
+    until_unused(up.home)
 
 
 @pytest.mark.matrix
@@ -157,12 +160,12 @@ def test_no_process_survives_if_the_launcher_is_killed(up: Up) -> None:
     launcher.kill()
 
     until(lambda: not any(map(is_alive, family)), within=10, what="everything that it started is gone")
-    nobody_holds(up.home)
+    until_unused(up.home)
 
 
-def nobody_holds(home: Path) -> None:
-    """Waits until the killed processes are gone."""
-    until(lambda: not left_behind(home), within=3, what="nobody holds the home any more")
+def until_unused(home: Path) -> None:
+    """Waits until no process uses the home, because all killed processes are gone."""
+    until(lambda: not processes_using(home), within=3, what="no process uses the home any more")
 
 
 @pytest.mark.matrix
@@ -179,8 +182,8 @@ def test_a_process_that_dies_is_restarted_at_the_same_address(up: Up) -> None:
         assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
 
 
-def ends_soon(up: Up, job: str) -> bool:
-    """Returns True if the job is over. If not, shortens the job until training confirms an early end."""
+def has_ended_early(up: Up, job: str) -> bool:
+    """Returns True if the job has ended. Otherwise reduces the job's `max_steps`, until training has confirmed it."""
     shown = up.get(f"/jobs/{job}")
     if shown["state"] == "running" and shown["progress"]["max_steps"] == ENDLESS["training"]["max_steps"]:
         up.client.post(f"/jobs/{job}/do", json={"set": {"max_steps": shown["progress"]["step"] + 100}})

@@ -1,1 +1,1 @@
-"""Real servers, real processes and waiting for named moments, which the tests use."""
+"""Real servers, real processes and functions that wait for a moment, which the tests use."""

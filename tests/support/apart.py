@@ -12,10 +12,10 @@ _HIDE = 'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; don
 
 
 def without(*folders: Path) -> list[str]:
-    """Returns words that hide these folders from the command behind them.
+    """Returns the beginning of a command line that hides these folders from the command after it.
 
-    The command's writes there go to a disk of its own, which ends with the command. The process is still the one that
-    was started.
+    Files that the command writes there are on a private disk, which is deleted when the command ends. The command runs
+    in the process that was started, and not in a child.
     """
     return ["unshare", "--mount", "sh", "-c", _HIDE, "apart", *map(str, folders), "--"]
 

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 INSTALL = "apt-get install chromium"
-"""The line that makes the skipped tests run."""
+"""The command that installs what the skipped tests need."""
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def chromium() -> str | None:
-    """The program: FOOTPLATE_CHROMIUM, one on the PATH, or the one that playwright downloaded."""
+    """Returns the path of Chromium: FOOTPLATE_CHROMIUM, a program on the PATH, or the download of playwright."""
     if named := os.environ.get("FOOTPLATE_CHROMIUM"):
         return named
     downloaded = sorted(Path.home().glob(".cache/ms-playwright/chromium-*/chrome-linux*/chrome"))

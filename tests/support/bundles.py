@@ -12,7 +12,7 @@ from footplate.contract import layout
 
 
 def packed(files: Mapping[str, str | bytes]) -> bytes:
-    """Returns an archive of these files. The same files are the same bytes."""
+    """Returns an archive of these files, which has the same bytes for the same files."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as content:
         for name, text in files.items():

@@ -34,7 +34,7 @@ class Collector:
 
     @property
     def spans(self) -> dict[str, Span]:
-        """Returns the spans by name, whichever request brought them."""
+        """Returns the spans of all requests by name."""
         return {span.name: span for span in self._all()}
 
     def of(self, trace: str) -> dict[str, Span]:
@@ -42,7 +42,7 @@ class Collector:
         return {span.name: span for span in self._all() if span.trace_id.hex() == trace}
 
     def resources(self) -> list[dict[str, str]]:
-        """Returns the resources of all senders."""
+        """Returns the attributes of the resource of each sender."""
         return [
             {attribute.key: attribute.value.string_value for attribute in sent.resource.attributes}
             for request in list(self.requests)

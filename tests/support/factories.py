@@ -14,6 +14,6 @@ def make_spec(**changes: Any) -> JobSpec:
 
 
 def make_worker_event(seq: int = 1, **changes: Any) -> WorkerEvent:
-    """Returns an event as a journal holds it."""
+    """Returns a log event as a journal has it. Keyword arguments replace fields."""
     fields: dict[str, Any] = {"seq": seq, "kind": Kind.LOG, "at": now_text(), "step": seq, "data": {"loss": 1.0}}
     return WorkerEvent(**{**fields, **changes})

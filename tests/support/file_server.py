@@ -1,4 +1,4 @@
-"""A store of files as a real HTTP server in a thread.
+"""A real HTTP server in a thread, which serves files.
 
     with file_server() as store:
         store.files["/rows.jsonl"] = b"…"
@@ -21,9 +21,9 @@ class FileServer:
         self.redirects: dict[str, str] = {}
         self.statuses: dict[str, int] = {}
         self.cut_at: dict[str, int] = {}
-        """Files whose answers end after this many bytes, although a whole length was announced."""
+        """The number of bytes after which the answer for a file ends, although Content-Length is larger."""
         self.lengths: dict[str, str] = {}
-        """Lengths that are announced instead of the true ones."""
+        """The Content-Length that is sent for a file instead of the true length."""
         self.asked: list[str] = []
         store = self
 

@@ -1,13 +1,13 @@
-"""A callback that holds its training at a step until the test lets it go on.
+"""A callback that stops training at a step until the test opens the gate.
 
-A test meets a job at that step, however slow the machine.
+So a test can act while a job is at that step, however slow the machine is.
 
     gate = Gate(system.processes.folder / "gate")
     job = system.submit(callbacks=[gate.at(15)])
     gate.until_reached(15)
     gate.open(15)
 
-`System` registers it.
+`System` registers the callback.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """The test's side. Each is passed once: later attempts, and other jobs at the same gate, do not stop there."""
+    """A gate, as the test uses it. Each step stops training once: later attempts and other jobs pass it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def at(self, *steps: int) -> JSON:
-        """Holds training at the end of these steps, after their logs, evaluations and saves."""
+        """Returns the spec of a callback that stops training at the end of these steps, after their logs and saves."""
         return {"use": "test/gate", "args": {"at": str(self.folder), "steps": list(steps)}}
 
     def is_reached(self, step: int) -> bool:
@@ -45,7 +45,7 @@ class Gate:
 
 
 class Gatekeeper(TrainerCallback):
-    """Training's side. A stop that is asked for opens every gate: the loop looks for it after its steps only."""
+    """The callback in training. A requested stop opens the gate, because the loop checks for stops after a step."""
 
     def __init__(self, at: str, steps: list[int]) -> None:
         self.folder, self.steps = Path(at), steps
@@ -62,7 +62,7 @@ class Gatekeeper(TrainerCallback):
 
 
 def _emit() -> Emit:
-    """There is one in every training process, and nothing hands it to user code."""
+    """Returns the only `Emit` of a training process, which user code has no other way to get."""
     from footplate.runtime.emit import Emit
 
     return next(candidate for candidate in gc.get_objects() if isinstance(candidate, Emit))

@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub: the part of its HTTP API that makes a repository and commits files to it."""
+"""A stand-in for the Hugging Face hub, with the part of its HTTP API that creates repositories and commits files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 class Repository:
     private: bool | None
     commits: list[tuple[str, str, dict[str, bytes]]] = field(default_factory=list)
-    """(branch, message, files)."""
+    """The branch, the message and the files of each commit."""
 
     def files(self, branch: str = "main") -> dict[str, bytes]:
         result: dict[str, bytes] = {}
@@ -31,7 +31,7 @@ class Repository:
 
 
 class Hub:
-    """`repositories` by name. While `gate` is closed commits wait; `refuses` makes them fail."""
+    """The state of the stand-in. Commits wait while `gate` is closed, and fail if `refuses` is True."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
@@ -39,7 +39,7 @@ class Hub:
         self.gate = threading.Event()
         self.gate.set()
         self.asked = threading.Event()
-        """A commit has come, and may be waiting at the gate."""
+        """Set when the first commit has arrived, which may wait at the gate."""
         self.refuses = False
         self.at_once = 0
         """The number of commits that have waited at the gate together."""

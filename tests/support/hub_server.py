@@ -1,13 +1,13 @@
-"""A stand-in for the Hugging Face hub as a real process: the part of its HTTP API that models and datasets are read by.
+"""A stand-in for the Hugging Face hub in its own process, with the part of its HTTP API that serves downloads.
 
     with hub_server(processes) as hub:
-        commit = hub.push("models/me/tiny", {"config.json": b"{}"})     one more commit, to which main moves
-        hub.environment                                                 what nodes are given
-        hub.gate("models/me/tiny")                                      it is gated: who has no token hears 403
-        hub.hold()                                                      files come once `hub.release()` is said
-        hub.asked                                                       every request so far, with its token
+        commit = hub.push("models/me/tiny", {"config.json": b"{}"})     adds a commit to main
+        hub.environment                                                 the settings of nodes
+        hub.gate("models/me/tiny")                                      answers 403 to requests without a token
+        hub.hold()                                                      delays files until `hub.release()`
+        hub.asked                                                       all requests so far, with their tokens
 
-Everything lies in files, so what a test changes is there at once.
+The process reads its state from files, so a change by a test has effect at once.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class HubServer:
         (folder / REFS).write_text(json.dumps({**refs, branch: commit}))
         return commit
 
-    def lose(self, repository: str, commit: str, name: str) -> None:
-        """Removes a file that stays listed."""
+    def remove_but_list(self, repository: str, commit: str, name: str) -> None:
+        """Removes a file that the API still lists."""
         (self.folder / repository / commit / name).rename(self.folder / repository / commit / f"{name}.lost")
 
     def drop(self, repository: str) -> None:
@@ -106,7 +106,7 @@ def _refs(folder: Path) -> dict[str, str]:
     return json.loads((folder / REFS).read_text()) if (folder / REFS).exists() else {}
 
 
-# In its process
+# In the process of the server
 
 
 class Handler(BaseHTTPRequestHandler):

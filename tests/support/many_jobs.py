@@ -17,12 +17,12 @@ _HEX = {"sqlite": "printf('%0{width}x', {number})", "postgresql": "lpad(to_hex({
 
 
 def numbers(dialect: str) -> str:
-    """SQL for a table `many` whose column `n` goes from :first to :last."""
+    """Returns the SQL of a table `many` whose column `n` goes from :first to :last."""
     return _NUMBERS[dialect]
 
 
 def id_of(dialect: str) -> str:
-    """SQL for the id of copy `n`."""
+    """Returns the SQL of the id of copy `n`."""
     born, number = (
         _HEX[dialect].format(number=value, width=width) for value, width in ((f"{BORN_MS} + n", 12), ("n", 15))
     )
@@ -30,7 +30,7 @@ def id_of(dialect: str) -> str:
 
 
 def copy_job(conn: Connection, job: JobId, first: int, last: int, **columns: str) -> None:
-    """Inserts copies `first` to `last` of a job. `columns` are SQL of the copy's number `n`; the rest is the job's."""
+    """Inserts copies `first` to `last` of a job. `columns` are SQL expressions in `n`, the number of the copy."""
     dialect = conn.dialect.name
     own = {"id": id_of(dialect), **columns}
     names = [column.name for column in jobs.columns]

@@ -1,4 +1,4 @@
-"""Removes a bundle from a test process. A training process has one bundle until it ends."""
+"""Removes a bundle from a test process. A training process keeps its bundle until it ends."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from tests.support.template import folder_of_commands
 
 DOCS = REPOSITORY / "docs"
 SQLITE, POSTGRES = slice(1), slice(-1, None)
-"""The snippets of a section that are for a kind of database: the first, or the last if there are two."""
+"""The snippet of a section for each kind of database: the first for SQLite, and the last for PostgreSQL."""
 
 
 def snippets(page: str, language: str = "sh", section: str = "") -> list[str]:
     """Returns the snippets of a page, whose path is relative to docs/, or of one of its sections.
 
-    A test runs `sh`; `bash` is only shown.
+    Tests run snippets in the language `sh`. Snippets in `bash` are not run.
     """
     text = (DOCS / page).read_text()
     if section:

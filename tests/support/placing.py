@@ -1,4 +1,4 @@
-"""Calls placement with single jobs, for tests. Placement itself takes lines of jobs with equal needs."""
+"""Calls placement with single jobs, for tests. Placement itself takes queues of jobs with equal needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Plan:
 
     @property
     def placed(self) -> dict[str, list[str]]:
-        """The nodes of each placed job."""
+        """Returns the nodes of each placed job."""
         return {item.job_id: sorted(share.node for share in item.shares) for item in self.placements}
 
 
@@ -65,5 +65,5 @@ def place(jobs: Iterable[Waiting], nodes: Sequence[NodeCapacity]) -> Plan:
     )
     placed = {placement.job_id for placement in plan.placements}
     left = {repr(needs): [job.job_id for job in line if job.job_id not in placed] for needs, line in lines.items()}
-    assert plan.waits.keys() == {shape for shape, jobs in left.items() if jobs}, "who is left has a reason"
+    assert plan.waits.keys() == {shape for shape, jobs in left.items() if jobs}, "each waiting job must have a reason"
     return Plan(plan.placements, {job: wait for shape, wait in plan.waits.items() for job in left[shape]})

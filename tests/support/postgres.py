@@ -1,4 +1,4 @@
-"""A real PostgreSQL: one cluster per pytest session in a temporary folder, a fresh database per test."""
+"""A real PostgreSQL server for each pytest session, in a temporary folder, with a new database for each test."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ import psycopg
 from tests.support.processes import die_with_parent, free_port, until
 
 INSTALL = "apt-get install postgresql"
-"""The line that makes the skipped tests run."""
+"""The command that installs what the skipped tests need."""
 
-# A test's database need not survive a power cut.
+# The database of a test does not need to survive a power cut.
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200", "shared_buffers=64MB")
 
 
 def programs() -> Path | None:
-    """The folder with initdb and postgres, newest version first: Debian keeps them off the PATH."""
+    """Returns the folder of the newest initdb and postgres, which Debian does not put on the PATH."""
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: -float(path.parent.name))
     on_path = [Path(result).resolve().parent for result in [shutil.which("initdb")] if result]
     return next((folder for folder in [*installed, *on_path] if (folder / "postgres").exists()), None)
 
 
 class PostgresServer:
-    """The cluster. `database()` lends a fresh database; `kill`, `stop` and `start` are for tests of its absence."""
+    """The server. `database()` creates a database. `kill`, `stop` and `start` are for tests of outages."""
 
     def __init__(self, bin_folder: Path) -> None:
         self.bin = bin_folder
@@ -71,16 +71,16 @@ class PostgresServer:
         return self
 
     def stop(self) -> None:
-        """A fast shutdown: open transactions are rolled back, open connections dropped."""
+        """Stops the server with a fast shutdown, which rolls back open transactions and drops connections."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """An immediate one, as a crash is: the next start recovers from the log."""
+        """Stops the server at once, like a crash, so that the next start recovers from the log."""
         self._end(signal.SIGQUIT)
 
     @contextmanager
     def database(self, *, template: str = "template1", options: str = "") -> Iterator[str]:
-        """The URL of a fresh copy of `template`, dropped at the end whoever is still connected."""
+        """Yields the URL of a new copy of `template`, and drops it at the end, even if clients are connected."""
         self._made += 1
         name = f"test_{self._made}"
         self.run(f"CREATE DATABASE {name} TEMPLATE {template} {options}")
@@ -90,14 +90,14 @@ class PostgresServer:
             self.run(f"DROP DATABASE {name} WITH (FORCE)")
 
     def own_folder(self, path: Path) -> Path:
-        """A new folder that the server may write to."""
+        """Creates a folder that the server may write to."""
         path.mkdir()
         if self._identity:
             os.chown(path, self._identity["user"], self._identity["group"])
         return path
 
     def run(self, statement: str) -> None:
-        """One statement in autocommit, in the maintenance database."""
+        """Runs a statement with autocommit in the maintenance database."""
         with psycopg.connect(self.url().replace("+psycopg", ""), autocommit=True) as line:
             line.execute(statement)  # type: ignore[call-overload]
 
@@ -120,7 +120,7 @@ class PostgresServer:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root, so root hands it to `postgres` where that user exists, else to `nobody`."""
+    """Returns the user that runs the server if root runs the tests, because PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     names = {user.pw_name: user for user in pwd.getpwall()}

@@ -1,9 +1,9 @@
-"""Changes that a test makes inside the processes that it starts.
+"""Changes the processes that a test starts from the inside.
 
 A protection is switched off, a process dies at a named moment, or a wall clock jumps.
 
-A folder on PYTHONPATH, with a `sitecustomize.py` that arms this module: Python imports it first in every process, the
-warm parent's clean environment included. Production code knows nothing of it.
+A folder on PYTHONPATH has a `sitecustomize.py` that arms this module. Python imports that file first in every process,
+even in the warm parent with its clean environment. Production code does not contain any of this.
 
     system = System(processes, redis, url, without=["grant guard"])
 """
@@ -27,14 +27,14 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SITECUSTOMIZE, ALSO_AFTER_IMPORTS = "sitecustomize.py", "# Also after imports.\n"
-"""A sitecustomize.py that begins like this does the same where modules are there already: see template.py."""
+"""The first line of a sitecustomize.py that also works in a fork of a template (template.py)."""
 ORDER = "order"
 
 
 def write(folder: Path, *, without: Iterable[str] = (), mortal: bool = False, jumpy: bool = False) -> str:
     """Arms all Python processes that start with the returned PYTHONPATH.
 
-    A `mortal` process dies where `die_at` says, and a `jumpy` one reads the clock that `jump` sets.
+    A `mortal` process dies at the moments of `die_at`, and a `jumpy` process reads the clock that `jump` sets.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = list(without)
@@ -47,24 +47,24 @@ def write(folder: Path, *, without: Iterable[str] = (), mortal: bool = False, ju
 
 
 def die_at(folder: Path, moments: Mapping[str, int]) -> None:
-    """Kills the first mortal process that reaches a Moment for the n-th time, once for each Moment."""
+    """Kills the first mortal process that has reached a Moment as often as `moments` says. Each Moment kills once."""
     for old in folder.glob("death-*"):
         old.unlink()
     fresh = folder / "order.new"
-    # The time distinguishes two orders with the same words, because a process counts from the start after a new order.
+    # The time makes two equal orders different, because a process starts to count again after each new order.
     fresh.write_text(json.dumps({**moments, "at": time.monotonic_ns()}))
     fresh.replace(folder / ORDER)
 
 
 def jump(folder: Path, who: str, seconds: float) -> None:
-    """Moves the wall clocks of `service` or `worker` ahead by these seconds. Steady clocks go on."""
+    """Moves the wall clocks of `service` or `worker` ahead by these seconds. Monotonic clocks do not change."""
     fresh = folder / f"clock-{who}.new"
     fresh.write_text(str(seconds))
     fresh.replace(folder / f"clock-{who}")
 
 
 def deaths(folder: Path) -> dict[str, int]:
-    """Returns the moments at which a process has died, in order, and which process."""
+    """Returns the moments at which a process has died, in order, each with the pid of the process."""
     names = sorted(folder.glob("death-*"), key=lambda path: path.stat().st_mtime_ns)
     return {path.name.removeprefix("death-"): int(path.read_text()) for path in names}
 
@@ -85,7 +85,7 @@ def arm(folder: str, without: Sequence[str], mortal: bool, jumpy: bool) -> None:
 
 
 class _Death:
-    """Reads its order at every moment that is reached, so that one system can die in one way after the other."""
+    """Reads the order at every reached moment, so that a test can change it while the processes run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -116,7 +116,7 @@ class _Death:
 
 
 class _Clock:
-    """Stands before the wall clock of this process: Python's two, and the one that stamps events."""
+    """Replaces the wall clock of this process: `time.time`, `time.time_ns`, and the clock of event times."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / f"clock-{'service' if 'service' in sys.orig_argv else 'worker'}"
@@ -140,7 +140,7 @@ class _Clock:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Changes a module as soon as it has been imported, and imports none by itself."""
+    """Changes a module as soon as it has been imported, without importing any module itself."""
 
     def __init__(self, by_module: dict[str, list[Callable[[ModuleType], None]]]) -> None:
         self.by_module = by_module

@@ -1,4 +1,4 @@
-"""Real processes for tests: started in a group of their own, waited for by name, and never left behind."""
+"""Starts real processes for tests, waits for them, and ends all of them after the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support import template
 T = TypeVar("T")
 POLL_SECONDS = 0.02
 AFTER_EXIT_SECONDS = 2.0
-"""The time in which what a program sent before its exit has to arrive."""
+"""Seconds within which the messages that a program sent before its exit must arrive."""
 NOT_THERE_YET = (OSError, httpx2.TransportError)
 """Errors that a predicate may raise while its subject is still starting."""
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -42,13 +42,14 @@ def until(
     despite: tuple[type[Exception], ...] = NOT_THERE_YET,
     every: float = POLL_SECONDS,
 ) -> T:
-    """Returns the first true answer of `predicate`. If it comes too late, raises AssertionError with the logs' ends.
+    """Calls `predicate` until its answer is true, and returns that answer.
 
-    Once all `programs` have exited, waits only for what they have sent before.
+    After the deadline, raises AssertionError with the ends of the logs. Once all `programs` have exited, waits only a
+    moment for what they have sent before.
 
     >>> until(lambda: url_file.exists(), within=5, what="the service listens")
     """
-    patience = Patience(within)
+    deadline = Deadline(within)
     logs = [*logs, *(program.log for program in programs)]
     last: Exception | None = None
     while True:
@@ -59,8 +60,8 @@ def until(
         except despite as error:
             last = error
         if programs and not any(program.is_running for program in programs):
-            patience.shorten(AFTER_EXIT_SECONDS)
-        if patience.is_over():
+            deadline.shorten(AFTER_EXIT_SECONDS)
+        if deadline.is_over():
             raise AssertionError(_late(what, within, logs, last) + _exits(programs))
         time.sleep(every)
 
@@ -73,8 +74,8 @@ async def until_async(
     logs: Iterable[Path] = (),
     despite: tuple[type[Exception], ...] = NOT_THERE_YET,
 ) -> T:
-    """The same, for a predicate that may be a coroutine function, without blocking the loop."""
-    patience = Patience(within)
+    """Does the same as `until` for a predicate that may be a coroutine function, without blocking the event loop."""
+    deadline = Deadline(within)
     last: Exception | None = None
     while True:
         try:
@@ -86,40 +87,39 @@ async def until_async(
             last = None
         except despite as error:
             last = error
-        if patience.is_over():
+        if deadline.is_over():
             raise AssertionError(_late(what, within, logs, last))
         await asyncio.sleep(POLL_SECONDS)
 
 
-class Patience:
-    """The seconds of an idle machine that a wait may take.
+class Deadline:
+    """The end of a wait, in seconds of an idle machine, which pass more slowly on a busy machine.
 
-    On a busy machine they pass more slowly. A machine that stood still has shown nothing, so there are eight looks
-    before patience is over.
+    A wait always has at least eight checks, because the machine itself may stand still for a long time.
     """
 
-    LOOKS = 8
+    CHECKS = 8
 
     def __init__(self, seconds: float) -> None:
-        self._left, self._at_once = seconds, max(0.0, seconds) / self.LOOKS
-        self._looked_at = time.monotonic()
+        self._left, self._at_once = seconds, max(0.0, seconds) / self.CHECKS
+        self._checked_at = time.monotonic()
 
     def shorten(self, seconds: float) -> None:
-        """Leaves at most this many seconds."""
+        """Reduces the remaining time to at most this many seconds."""
         self._left = min(self._left, seconds)
 
     def is_over(self) -> bool:
-        """Counts a look in vain, and returns True if patience is over."""
+        """Counts a check that failed, and returns True if the time is over."""
         now = time.monotonic()
-        self._left -= min((now - self._looked_at) / at_ease(1), self._at_once)
-        self._looked_at = now
+        self._left -= min((now - self._checked_at) / at_ease(1), self._at_once)
+        self._checked_at = now
         return self._left <= 0
 
 
 class Standstill(threading.Thread):
     """Measures the longest time for which this machine let no process run, in `seconds`.
 
-    For measurements by a process that cannot notice a standstill itself.
+    It is for measurements in another process, which cannot notice the standstill itself.
     """
 
     TICK_SECONDS = 0.05
@@ -147,8 +147,8 @@ class Standstill(threading.Thread):
 def at_ease(seconds: float) -> float:
     """Returns the seconds scaled by the load of this machine.
 
-    Processes that want to run at this moment count too, because the load of the last minute is late. For measurements
-    only: waits scale by themselves.
+    Processes that want to run at this moment count, too, because the load average is too slow. Use this only for
+    measurements, because `until` scales its time itself.
     """
     load, _, _, wanting, *_ = Path("/proc/loadavg").read_text().replace("/", " ").split()
     return seconds * max(1.0, max(float(load), int(wanting)) / (os.cpu_count() or 1))
@@ -178,14 +178,14 @@ PORTS = range(10_000, 32_000)
 
 
 _reservations: list[socket.socket] = []
-"""Sockets with the names of this process's ports. They are never connected."""
+"""Sockets whose names reserve the ports of this process. They are never connected."""
 
 
 def free_port() -> int:
-    """Returns a free TCP port that the kernel assigns to nobody, and that no other test process gets before this ends.
+    """Returns a free TCP port outside the range of the kernel, and reserves it until this test process ends.
 
-    Each test process searches its own part of the range. A name in the kernel reserves the port, because the
-    program that will listen on it starts later.
+    Each test process searches its own part of the range. The name of an abstract socket reserves the port, because the
+    program that will listen on the port starts later.
     """
     worker, of = (int(os.environ.get(f"PYTEST_XDIST_{name}", "0").strip("gw")) for name in ("WORKER", "WORKER_COUNT"))
     mine = PORTS[worker :: of + 1]
@@ -214,7 +214,7 @@ def die_with_parent(how: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
 
 
 class Process:
-    """One started program: its own session and process group, its output in one log file."""
+    """One started program, which has its own session and process group, and writes its output to one log file."""
 
     def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self.name, self.argv, self.log = name, list(argv), log
@@ -243,16 +243,16 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the program alone, as `kill` does."""
+        """Sends a signal to the program, but not to its children."""
         self.popen.send_signal(number)
 
     def terminate(self, within: float = 20.0) -> int:
-        """SIGTERM, and its exit code; an AssertionError with the log when it does not go."""
+        """Sends SIGTERM, and returns the exit code. If the program does not end, raises AssertionError with the log."""
         self.signal(signal.SIGTERM)
         return self.wait(within)
 
     def kill(self) -> None:
-        """SIGKILL to the program alone: what it started must notice by itself."""
+        """Sends SIGKILL to the program, but not to its children, which must notice this themselves."""
         self.popen.kill()
         self.popen.wait()
 
@@ -272,7 +272,7 @@ class Process:
         return int(self.popen.returncode)
 
     def until(self, predicate: Callable[[], T], *, within: float = 20.0, what: str, **more: Any) -> T:
-        """Like `until`, and fails at once when the program has exited meanwhile."""
+        """Does the same as the function `until`, and fails at once if the program has exited."""
 
         def alive_and() -> T:
             if not self.is_running:
@@ -297,7 +297,7 @@ class Processes:
         env: Mapping[str, str | Path | int | float] | None = None,
         cwd: Path = REPOSITORY,
     ) -> Process:
-        """`start("-m", "service", "all", env=…)` runs this Python; anything else is a program's path."""
+        """Starts Python if the first argument is an option, as in `start("-m", "service")`, and otherwise a program."""
         words = [sys.executable, *argv] if argv[0].startswith("-") else list(argv)
         name = name or "-".join(word for word in words[1:3] if not word.startswith(("-", "/"))) or Path(words[0]).name
         log = self.folder / f"{len(self.started)}-{name}.log"
@@ -307,11 +307,14 @@ class Processes:
         return process
 
     def until(self, predicate: Callable[[], T], *, within: float = 20.0, what: str, **more: Any) -> T:
-        """Like the function, for all programs of this test."""
+        """Does the same as the function `until`, for all programs of this test."""
         return until(predicate, within=within, what=what, programs=self.started, **more)
 
     def stop_all(self, within: float = 5.0) -> None:
-        """KILL to our programs, whose families must go with them, and TERM to others; at last KILL to each group."""
+        """Sends SIGKILL to our programs and SIGTERM to others, and finally SIGKILL to each process group.
+
+        The children of our programs must die with them.
+        """
         for process in reversed(self.started):
             if template.is_ours(process.argv):
                 process.kill_group()
@@ -340,12 +343,12 @@ def is_alive(pid: int) -> bool:
 
 
 def started_at(pid: int) -> int:
-    """Returns the start in ticks since the machine started. Unlike a pid, it is never used again."""
+    """Returns the start time of a process in ticks since the boot. Unlike a pid, it is never used again."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def children(pid: int) -> list[int]:
-    """Every living descendant, nearest first."""
+    """Returns the pids of all living descendants of a process, children before grandchildren."""
     parents = dict(_parents())
     result, level = list[int](), [pid]
     while level := [child for child, parent in parents.items() if parent in level]:
@@ -365,10 +368,10 @@ def pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def left_behind(folder: Path, *, others: Collection[int] = ()) -> dict[int, str]:
-    """Processes that still have to do with a test's folder: by argument, environment, working folder or open file.
+def processes_using(folder: Path, *, others: Collection[int] = ()) -> dict[int, str]:
+    """Returns the processes with the folder in their arguments, environment, working folder or open files.
 
-    `others` were there before the test. They are not looked at, because a look at one costs 60 µs of CPU time.
+    `others` ran before the test, and are not checked, because each check costs 60 µs of CPU time.
     """
     return {
         pid: _command(pid)
@@ -378,8 +381,8 @@ def left_behind(folder: Path, *, others: Collection[int] = ()) -> dict[int, str]
 
 
 def kill_left_behind(folder: Path) -> dict[int, str]:
-    """Kills the processes that a test left, and returns those that there were."""
-    remaining = left_behind(folder)
+    """Kills the processes that use the folder, and returns them."""
+    remaining = processes_using(folder)
     for pid in remaining:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -389,14 +392,14 @@ def kill_left_behind(folder: Path) -> dict[int, str]:
 def nothing_is_left_behind(folder: Path, *, others: Collection[int] = ()) -> None:
     """Waits until all processes that use a test's folder are gone. Kills and reports those that stay."""
     try:
-        until(lambda: not left_behind(folder, others=others), within=3, what="the test's processes are gone")
+        until(lambda: not processes_using(folder, others=others), within=3, what="the test's processes are gone")
     except AssertionError:
         if remaining := kill_left_behind(folder):
             raise AssertionError(f"left behind and killed now: {remaining}") from None
 
 
 def _mentions(process: Path, folder: str) -> bool:
-    """Returns True if the process has the folder in its arguments or environment, or holds something in it."""
+    """Returns True if the process has the folder in its arguments or environment, or a file in the folder open."""
     word, below = folder.encode(), (folder + "/").encode()
     with suppress(OSError):
         for part in ("cmdline", "environ"):
@@ -404,7 +407,7 @@ def _mentions(process: Path, folder: str) -> bool:
             if below in content or word + b"\0" in content:
                 return True
         for link in (process / "cwd", *(process / "fd").iterdir()):
-            # A file that the process closes while we look hides none of its others.
+            # The process may close a file meanwhile. Its other files must be checked all the same.
             with suppress(OSError):
                 if os.readlink(link).startswith(folder):
                     return True

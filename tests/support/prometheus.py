@@ -15,7 +15,7 @@ import yaml
 from tests.support.processes import Process, Processes, free_port
 
 INSTALL = "apt-get install prometheus"
-"""The line that makes the skipped tests run."""
+"""The command that installs what the skipped tests need."""
 
 
 def program(name: str) -> str:
@@ -32,7 +32,7 @@ def promtool(*words: str) -> str:
 
 
 class Prometheus:
-    """Started with a configuration of ours, but for the pace and for whom it asks."""
+    """A Prometheus with the given configuration, but with other intervals and targets."""
 
     def __init__(self, processes: Processes, config: Path, targets: Sequence[str]) -> None:
         report: dict[str, Any] = yaml.safe_load(config.read_text())
@@ -50,7 +50,7 @@ class Prometheus:
             name="prometheus",
         )
         self._client = httpx2.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=300)
-        # Before that, it answers 503 to every query.
+        # Prometheus answers 503 to every query until it is ready.
         self.process.until(
             lambda: self._client.get(f"http://127.0.0.1:{port}/-/ready").is_success,
             within=60,

@@ -16,7 +16,7 @@ from tests.support.processes import die_with_parent, free_port, until
 
 
 class RedisServer:
-    """One server on a port that it keeps over restarts. `url` is TCP, `socket_url` its Unix socket."""
+    """A Redis server that keeps its port when it is restarted."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fp-redis-"))
@@ -42,7 +42,7 @@ class RedisServer:
         return self._popen is not None and self._popen.poll() is None
 
     def start(self, *more: str) -> RedisServer:
-        """Starts it empty, on the same port as before. `more` are further settings: `"--maxmemory", "5mb"`."""
+        """Starts the server without data, on the same port as before. `more` are settings: `"--maxmemory", "5mb"`."""
         assert not self.is_running, "Redis is already running"
         settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.folder / "redis.sock")]
         settings += ["--save", "", "--appendonly", "no", "--dir", str(self.folder), "--daemonize", "no"]
@@ -58,7 +58,7 @@ class RedisServer:
         return self
 
     def kill(self) -> None:
-        """SIGKILL: whatever it held is gone."""
+        """Sends SIGKILL, after which all data of the server is lost."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -69,7 +69,7 @@ class RedisServer:
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """Sends SIGSTOP, after which connections stay open, but get no answers."""
         assert self._popen is not None
         self._popen.send_signal(signal.SIGSTOP)
 
@@ -81,7 +81,7 @@ class RedisServer:
         self.say("FLUSHALL")
 
     def say(self, *words: str) -> bytes:
-        """One command on a connection of its own, and the raw answer."""
+        """Sends one command on a new connection, and returns the raw answer."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as line:
             line.sendall(" ".join(words).encode() + b"\r\n")
             return line.recv(65536)

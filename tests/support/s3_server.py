@@ -1,10 +1,10 @@
 """A real process of moto's S3, which may also be unreachable and come back.
 
-If it is killed it forgets everything, unlike S3.
+Unlike S3, the process loses all data when it is killed.
 
     with s3_server(folder) as s3:
-        s3.environment(…)     what service and nodes are given
-        s3.go_away()          nobody listens; what it holds stays
+        s3.environment(…)     the settings of service and nodes
+        s3.go_away()          closes the port and keeps the data
         s3.come_back()
 """
 
@@ -51,8 +51,8 @@ class S3Server:
         }
 
     @contextmanager
-    def known(self) -> Iterator[None]:
-        """Sets the bucket's variables in this process too."""
+    def variables_set(self) -> Iterator[None]:
+        """Sets the bucket's environment variables in this process, too."""
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environment("").items():
                 if name.startswith("AWS_"):

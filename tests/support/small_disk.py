@@ -29,7 +29,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk | None]:
-    """Mounted at `folder`; None where this process may not mount."""
+    """Mounts a small disk at `folder`. Yields None if this process may not mount."""
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "footplate-test", str(folder)]
     if subprocess.run(words, capture_output=True).returncode != 0:
@@ -38,5 +38,5 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk | None]:
     try:
         yield SmallDisk(folder)
     finally:
-        # Whoever still stands in it keeps it until it goes.
+        # A lazy unmount waits for processes that still use the disk.
         subprocess.run(["umount", "--lazy", str(folder)], check=True)

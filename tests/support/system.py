@@ -29,13 +29,13 @@ JSON = dict[str, Any]
 SETTLED = {"succeeded", "failed", "cancelled", "paused"}
 
 GLANCE, LEISURE = 0.05, 0.2
-"""Seconds between two looks at a job, and at a state that comes late and stays.
+"""Seconds between two checks of a job, and between two checks of a state that comes late and stays.
 
-Each look costs both sides some milliseconds of CPU.
+Each check costs the test and the service some milliseconds of CPU time.
 """
 
-# Short enough that a lost worker is noticed within a test. Control forgives silence after it was unreachable itself for
-# five seconds. A shorter lease is lost if a machine stands still for a little less than that.
+# The lease is short enough that a test can wait for a lost worker. Control extends leases after it was unreachable for
+# five seconds. A shorter lease would be lost if the machine stood still for a little less than five seconds.
 SHORT = {
     "FOOTPLATE_LEASE_SECONDS": "8",
     "FOOTPLATE_BEAT_SECONDS": "0.5",
@@ -60,14 +60,14 @@ LONG_TOY: JSON = {
 
 @cache
 def _migrated() -> bytes:
-    """An empty SQLite database at the newest version."""
+    """Returns the file of an empty SQLite database at the newest version."""
     with TemporaryDirectory() as folder:
         schema.migrate(f"sqlite:///{folder}/empty.db")
         return Path(folder, "empty.db").read_bytes()
 
 
 def bring_to_schema(database_url: str) -> None:
-    """Copies a migrated file where there is none yet: a migration costs a third of a second of CPU."""
+    """Migrates the database. A new SQLite file is copied, because a migration costs a third of a second of CPU."""
     kind, _, path = database_url.partition(":///")
     if kind == "sqlite" and not Path(path).exists():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def bring_to_schema(database_url: str) -> None:
 
 
 class System:
-    """Starts and kills the real processes; `client` speaks to whichever service runs now."""
+    """Starts and kills the real processes. `client` connects to the service that was started last."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class System:
         mortal: bool = False,
         **environment: str,
     ) -> None:
-        """`without` these protections of tests/faults/off; `mortal` where `die_at` shall kill at a Moment."""
+        """Takes the protections of tests/faults/off to switch off. `mortal` processes can be killed with `die_at`."""
         self.processes, self.redis = processes, redis
         self.folder = processes.folder / "home"
         self.folder.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ class System:
     # -- processes ---------------------------------------------------------------------------------------------------
 
     def run(self, *words: str, name: str = "", before: Sequence[str] = (), **environment: str) -> Process:
-        """`before` are words of another program, which is to start ours."""
+        """Starts a program. `before` is the command line of another program that starts ours."""
         program = [*before, sys.executable, "-m", *words]
         return self.processes.start(*program, name=name or "-".join(words), env={**self.environment, **environment})
 
@@ -154,7 +154,7 @@ class System:
         return self
 
     def revive(self) -> None:
-        """Starts services that have died again, as systemd would: one may die as soon as it works."""
+        """Restarts dead services, as systemd would. It does not wait for them, because they may die again at once."""
         for name, service in list(self.services.items()):
             if not service.is_running:
                 self.start_service(service.argv[-1], name, wait=False)
@@ -162,7 +162,7 @@ class System:
                 self.url = (self.folder / f"{name}.url").read_text().strip()
 
     def kill_everything(self) -> None:
-        """Kill -9 to every process at once, Redis included; its memory is gone with it."""
+        """Sends SIGKILL to every process at once. Redis is killed, too, and loses its data."""
         for process in [*self.nodes.values(), *self.services.values()]:
             process.signal(signal.SIGKILL)
         self.redis.kill()
@@ -170,9 +170,9 @@ class System:
             process.wait(10)
 
     def training_pids(self, job: str) -> list[int]:
-        """Returns every process that runs a training of this job, eldest first, with its data workers.
+        """Returns the pids of the training processes of this job and of their data workers, the oldest first.
 
-        The working folder tells.
+        Their working folder is in the folder of the job.
         """
         result = []
         for entry in Path("/proc").iterdir():
@@ -182,7 +182,7 @@ class System:
         return [pid for _, pid in sorted(result)]
 
     def kill_training(self, job: str) -> None:
-        """Kill -9 to the training process of a job: the eldest of its group."""
+        """Sends SIGKILL to the training process of a job, which is the oldest of its group."""
         pids = self.training_pids(job)
         assert pids, f"no process trains {job}"
         os.kill(pids[0], signal.SIGKILL)
@@ -203,7 +203,7 @@ class System:
 
     @property
     def client(self) -> httpx2.Client:
-        """One for each address. Without `verify=False` each reads this machine's certificates, for 29 ms of CPU."""
+        """Returns one client for each URL. `verify=False` saves 29 ms of CPU for loading certificates."""
         if self.url not in self._clients:
             self._clients[self.url] = httpx2.Client(base_url=self.url, timeout=60, verify=False)
         return self._clients[self.url]
@@ -243,7 +243,7 @@ class System:
         return str(self.job(job)["state"])
 
     def until(self, predicate: Callable[[], Any], *, within: float, what: str, job: str, **more: Any) -> None:
-        """Waits for a moment of a job; when it is late, says how the job stands, and shows every log."""
+        """Waits for a moment of a job. If it is late, the error shows the job and the end of every log."""
         try:
             self.processes.until(predicate, within=within, what=what, **{"every": GLANCE, **more})
         except AssertionError as late:
@@ -296,7 +296,7 @@ class System:
         return result
 
     def watch(self, path: str) -> Iterator[JSON]:
-        """Frames of a websocket until the server closes it."""
+        """Yields the frames of a websocket until the server closes it."""
         with self.client.websocket(path, max_message_size_bytes=16 << 20) as socket:
             try:
                 while True:
@@ -311,12 +311,12 @@ class System:
         return bytes(self.client.get(f"/jobs/{job}/outputs/{path}").content)
 
     def counted(self, name: str) -> float | None:
-        """One number that Prometheus would scrape."""
+        """Returns the value of a metric at /metrics, or None if it does not exist."""
         match = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
         return float(match[1]) if match else None
 
     def losses(self, job: str) -> dict[int, float]:
-        """Loss by step; where a step ran twice, the run that counted last."""
+        """Returns the loss of each step. If a step ran twice, the last report counts."""
         return {row["step"]: row["loss"] for row in self.metrics(job) if "loss" in row}
 
 
@@ -342,13 +342,13 @@ def standing_system(
             system.start_node(number, slots=count, wait=False)
         for number in system.nodes:
             system.until_node_is_up(number)
-        # Until then a POST takes what it cannot check.
+        # A POST before that is accepted without a check of its components.
         processes.until(lambda: system.get("/components")["models"], within=60, what="the node's components are known")
         yield system
 
 
 def assert_whole(events: list[JSON]) -> None:
-    """A history without a gap or a duplicate: `no` dense, and each source's seq 1..last once each."""
+    """Checks that a history has every `no`, and every seq of each source, exactly once."""
     assert [event["no"] for event in events] == list(range(1, len(events) + 1))
     sources: dict[tuple[int, int], list[int]] = {}
     for event in events:

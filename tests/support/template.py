@@ -1,15 +1,15 @@
 """Starts `python -m service`, `python -m worker` and `footplate` as forks of a process that has imported them.
 
-A system start costs seven seconds of CPU, and six of them are imports. A template process imports a program once for
-a whole run of tests, whose test processes share it, and forks it for every start. The forks of a test process end with
-that test process, and a template ends with the last one.
+The start of a system costs seven seconds of CPU, six of which are imports. A template process imports a program once
+for all test processes of a test run, and forks for every start. The forks of a test process end with it. A template
+ends with the last test process.
 
-Each fork becomes what a fresh start would be, with its own session, environment, arguments, working folder and output.
-`ps`, /proc/<pid>/cmdline and /proc/<pid>/environ agree.
+A fork has its own session, environment, arguments, working folder and output, like a program that was started in the
+usual way. `ps`, /proc/<pid>/cmdline and /proc/<pid>/environ show this, too.
 
     popen = fork(["python", "-m", "worker"], env=..., cwd=..., out=log)     None: must be started in the usual way
 
-Where a program's code or libraries would have read a variable during import, there is no fork: `must_start_fresh`.
+A program is not forked if a variable would have changed its imports (`must_start_fresh`).
 FOOTPLATE_TESTS_FORK=0 starts everything in the usual way, as `make faults` does.
 """
 
@@ -44,7 +44,7 @@ from tests.support.preload import ALSO_AFTER_IMPORTS, SITECUSTOMIZE
 REPOSITORY = str(Path(__file__).resolve().parents[2])
 ROOM = "FOOTPLATE_TEMPLATE_ROOM"
 ROOM_BYTES = 48 * 1024
-"""Space in the kernel's copies of arguments and environment: a fork writes its own there, and needs no more."""
+"""Bytes for the kernel's copies of arguments and environment, which each fork overwrites with its own."""
 PDEATHSIG = 1
 READ_BY_IMPORTS = (
     "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "NVIDIA_", "MALLOC_", "NCCL_",
@@ -58,7 +58,7 @@ SET_BY_FORKS = {"PYTHONPATH", "PYTHONUNBUFFERED", "OPENBLAS_NUM_THREADS"}
 
 
 class Forked:
-    """The part of subprocess.Popen that tests use. The template is the parent, and reports how this process ended."""
+    """The part of subprocess.Popen that tests use. The template is the parent, and reports the exit code."""
 
     def __init__(self, template: Template, pid: int) -> None:
         self.pid, self.returncode = pid, None
@@ -67,7 +67,7 @@ class Forked:
     returncode: int | None
 
     def poll(self) -> int | None:
-        self._template.hear()
+        self._template.receive_exit_codes()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -76,7 +76,7 @@ class Forked:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            self._template.hear(left)
+            self._template.receive_exit_codes(left)
         assert self.returncode is not None
         return self.returncode
 
@@ -101,7 +101,7 @@ class Template:
         self.environment: Mapping[str, str] = first["environment"]
         """The environment in which the template was started."""
         self.imported = frozenset(first["imported"])
-        """Top-level names: a folder on the PYTHONPATH that has others of these must have its effect."""
+        """The imported top-level modules. No program is forked if its PYTHONPATH has other modules of these names."""
 
     def fork(self, argv: list[str], ways: list[str], env: Mapping[str, str], cwd: str, out: int) -> Forked:
         asked = json.dumps({"argv": argv, "ways": ways, "env": dict(env), "cwd": cwd}).encode()
@@ -112,8 +112,8 @@ class Template:
             self._forks[pid] = forked = Forked(self, pid)
             return forked
 
-    def hear(self, seconds: float | None = 0) -> None:
-        """Notes every end that the template has reported, after waiting for the first one for so long."""
+    def receive_exit_codes(self, seconds: float | None = 0) -> None:
+        """Records the exit codes that the template has sent. Waits up to this many seconds for the first one."""
         with self._lock:
             self._line.settimeout(seconds)
             with suppress(BlockingIOError, TimeoutError):
@@ -149,19 +149,19 @@ def _output(program: str) -> str:
 
 
 def _address(program: str) -> str:
-    """Returns an abstract name. Only one process can have it, and it goes with that process."""
+    """Returns the name of an abstract socket. Only one process can bind it, and the name ends with that process."""
     return f"\0footplate-template-{os.environ.get('PYTEST_XDIST_TESTRUNUID') or os.getpid()}-{program}"
 
 
 def _connected(program: str) -> socket.socket:
-    """Connects to the run's template of this program, which the first test process that needs it starts."""
+    """Connects to the template of this program. The first test process that needs the template starts it."""
     while True:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with suppress(ConnectionRefusedError):
             line.connect(_address(program))
             return line
         line.close()
-        # Another test process may be first, and may not listen yet.
+        # Another test process may have been faster, and its template may not listen yet.
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, suppress(OSError):
             listening.bind(_address(program))
             listening.listen(64)
@@ -171,7 +171,7 @@ def _connected(program: str) -> socket.socket:
 def _start(program: str, listening: socket.socket) -> None:
     from tests.support.processes import clean_environment
 
-    if not _remembered:  # Benchmarks start systems, too.
+    if not _remembered:  # In a benchmark no fixture has done this.
         remember_environment()
     out = tempfile.TemporaryFile()  # noqa: SIM115
     env = clean_environment()
@@ -195,7 +195,7 @@ def _template(program: str, pytest_pid: int) -> Template:
 
 
 def fork(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, out: int) -> Forked | None:
-    """A fork that runs this, or None where only a fresh start is the same."""
+    """Returns a fork that runs the command, or None if the command must be started in the usual way."""
     if not is_ours(argv) or os.environ.get("FOOTPLATE_TESTS_FORK") == "0":
         return None
     ways, command = _without_ways(argv)
@@ -230,7 +230,7 @@ sys.exit(code)
 
 @cache
 def folder_of_commands() -> Path:
-    """Returns a folder for the PATH with a `footplate` that is a fork. To import it takes most of a short command."""
+    """Returns a folder for the PATH with a `footplate` command that forks, because imports take most of its time."""
     installed = Path(sys.executable).parent
     if os.environ.get("FOOTPLATE_TESTS_FORK") == "0":
         return installed
@@ -244,7 +244,7 @@ def folder_of_commands() -> Path:
 
 
 def _without_ways(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The folders to which tests/support/ways.py opens the way, and the command behind it."""
+    """Returns the folders that tests/support/ways.py opens, and the command that it would start."""
     words = list(argv)
     if words[1:2] and Path(words[1]).name == "ways.py":
         return json.loads(words[2]), words[3:]
@@ -332,7 +332,7 @@ def main(program: str, listening: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    assert len(os.listdir("/proc/self/task")) == 1, "what is forked beside threads hangs"
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork of a process with threads may hang"
     imported = sorted({name.partition(".")[0] for name in sys.modules})
     _serve(listening, json.dumps({"imported": imported, "environment": environment}).encode())
 
@@ -342,7 +342,7 @@ FIRST_SECONDS = 60
 
 
 def _serve(listening: socket.socket, greeting: bytes) -> None:
-    """Forks for all test processes that are connected, and ends with the last one. Returns in each fork."""
+    """Forks for all connected test processes, and ends with the last one. The function returns only in a fork."""
     forks: dict[socket.socket, set[int]] = {}
     """The living forks of each test process."""
     selector = selectors.DefaultSelector()
@@ -380,7 +380,7 @@ def _serve(listening: socket.socket, greeting: bytes) -> None:
 
 
 def _received(line: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Returns what a test process asks for, or None if the test process has ended.
+    """Returns the request of a test process, or None if the test process has ended.
 
     The files are the fork's output, or its input, output and errors.
     """
@@ -402,7 +402,7 @@ def _reap(line: socket.socket, pid: int, *, pidfd: int, forks: dict[socket.socke
 
 
 def _become(asked: dict[str, Any], fds: list[int], line: socket.socket) -> None:
-    """The rest of a fork's life. It returns where the program ends, so that the interpreter ends as it always does."""
+    """Runs the program in a fork. Returns when the program ends, so that the interpreter shuts down as usual."""
     parent = os.getppid()
     os.setsid()
     ctypes.CDLL(None).prctl(PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -434,17 +434,17 @@ def run(module: str) -> None:
 
 
 def take_on(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Arguments and environment as after an exec, for Python, for C, and for who reads /proc."""
+    """Sets arguments and environment as after an exec, for Python, for C, and for readers of /proc."""
     sys.argv[:] = [argv[0], *argv[3:]]
     sys.orig_argv[:] = argv
     before = {REPOSITORY, *_folders(os.environ)}
     sys.path[:] = [os.getcwd(), *_folders(env), *(folder for folder in sys.path if folder not in before)]
     importlib.invalidate_caches()
     if "footplate.runtime.build" in sys.modules:
-        # Other folders have other entry points.
+        # The PYTHONPATH has changed, so other entry points may be installed.
         sys.modules["footplate.runtime.build"].registered.cache_clear()
     _set_environment(env)
-    _say_in_proc("\0".join(argv), "\0".join(f"{name}={value}" for name, value in env.items()))
+    _set_name_in_proc("\0".join(argv), "\0".join(f"{name}={value}" for name, value in env.items()))
     tempfile.tempdir = None
     for customize in (Path(folder) / SITECUSTOMIZE for folder in _folders(env)):
         if customize.exists():
@@ -459,8 +459,8 @@ def _set_environment(env: Mapping[str, str]) -> None:
     os.environ.update(env)
 
 
-def _say_in_proc(argv: str, environ: str) -> None:
-    # Fields 48 to 51 of /proc/self/stat: where the kernel keeps both.
+def _set_name_in_proc(argv: str, environ: str) -> None:
+    # Fields 48 to 51 of /proc/self/stat are the addresses of both.
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     arg_start, arg_end, env_start, env_end = map(int, fields[45:49])
     for said, start, end in ((argv, arg_start, arg_end), (environ, env_start, env_end)):
@@ -474,13 +474,13 @@ def _say_in_proc(argv: str, environ: str) -> None:
 
 
 WARM_SEEDS = 2
-"""One for a node's first warm parent, and one for that which replaces it. Later ones start in the usual way."""
+"""The number of forked warm parents of a node: the first one, and its replacement. Later ones start as usual."""
 SEED_IS_NAMED = b"named"
-"""The packet of a seed whose command line is not its node's any more."""
+"""The packet that a seed sends once its command line differs from that of its node."""
 
 
 def keep_warm_seeds() -> None:
-    """Makes the node's first warm parents by forks, before anything of the node runs."""
+    """Forks the first warm parents of the node before any code of the node runs."""
     from worker.node import parent
 
     seeds = [_warm_seed() for _ in range(WARM_SEEDS)]
@@ -504,13 +504,13 @@ def _warm_seed() -> tuple[int, socket.socket]:
         ours.close()
         _be_a_warm_seed(theirs)
     theirs.close()
-    # A starting node kills children that have its own command line, because they may be left from its last start.
+    # A starting node kills children that have its own command line, because an earlier start may have left them.
     assert ours.recv(len(SEED_IS_NAMED)) == SEED_IS_NAMED, "the process that becomes the warm parent has ended"
     return pid, ours
 
 
 class _Child:
-    """A child of this process, as WarmKeeper uses one."""
+    """The part of subprocess.Popen that WarmKeeper uses, for a fork of this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -524,7 +524,7 @@ def _be_a_warm_seed(line: socket.socket) -> NoReturn:
     ctypes.CDLL(None).prctl(PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != node:
         os._exit(1)
-    _say_in_proc("seed", "")
+    _set_name_in_proc("seed", "")
     line.send(SEED_IS_NAMED)
     packet, fds, _, _ = socket.recv_fds(line, 1 << 20, 1)
     if not packet:
@@ -535,7 +535,7 @@ def _be_a_warm_seed(line: socket.socket) -> NoReturn:
     line.detach()
     asked = json.loads(packet)
     take_on(asked["argv"], asked["env"])
-    # A warm parent that starts in the usual way has imported nothing of these, and training may have its own.
+    # A warm parent that is started as usual has not imported these programs, and training may use other modules.
     for name in [name for name in sys.modules if name.partition(".")[0] in PROGRAMS]:
         del sys.modules[name]
     code = 0

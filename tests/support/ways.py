@@ -1,10 +1,10 @@
 """Opens the parent folders of a test's folders for a program that does not run as root.
 
-    words = open_ways(tmp_path)             what to put before a command
+    words = open_ways(tmp_path)             the words to put before a command
     OpenProcesses(tmp_path).start("-m", "worker", …)
 
-Python may lie below /root here, and pytest's folders are closed. So the program gets mounts of its own: where a folder
-is closed, there is an open one with nothing in it but the way. Everything else, this machine's own modes first, stays.
+Python may be below /root, and only root may enter pytest's folders. So the program gets its own mounts. A closed parent
+folder is hidden by an open folder, which has only the path to the needed folder. The real folders do not change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def open_for(paths: list[Path]) -> None:
-    """Gives this process mounts of its own, in which the ways to these folders are open to every user."""
+    """Gives this process its own mounts, in which every user may enter the parents of these folders."""
     _checked(_libc.unshare(NEWNS))
     _mount("none", "/", PRIVATE | REC)
     for closed in _topmost(_closed_on_the_way(paths)):
@@ -76,7 +76,7 @@ else:
     from tests.support.processes import REPOSITORY, Process, Processes
 
     class OpenProcesses(Processes):
-        """Training's own user finds its way to Python and to the test's folder."""
+        """Starts programs in which the user of training may enter the folders of Python and of the test."""
 
         def __init__(self, folder: Path) -> None:
             super().__init__(folder)

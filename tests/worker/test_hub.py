@@ -236,7 +236,7 @@ def test_a_name_that_a_hub_does_not_have_is_reported(
     if wrong == "gated":
         hub.gate("models/me/tiny")
     if wrong == "lost":
-        hub.lose("models/me/tiny", commit, "config.json")
+        hub.remove_but_list("models/me/tiny", commit, "config.json")
     spec: dict[str, Any] = {"data": "hub://me/rows"} if wrong == "data" else {}
     if wrong == "revision":
         spec = {"model": {"use": "hf/causal-lm", "args": {"path": "hub://me/tiny@v9"}}}

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tests.support.processes import Patience, die_with_parent
+from tests.support.processes import Deadline, die_with_parent
 
 SECONDS = 700
 """The time limit for all scenarios of one launch, on an idle machine."""
@@ -57,9 +57,9 @@ def _rank(folder: Path, environment: dict[str, str]) -> None:
 
 
 def _end(ranks: list[BaseProcess]) -> None:
-    patience = Patience(SECONDS)
+    deadline = Deadline(SECONDS)
     for rank in ranks:
-        while rank.is_alive() and not patience.is_over():
+        while rank.is_alive() and not deadline.is_over():
             rank.join(1.0)
         rank.kill()
         rank.join()
