@@ -1,4 +1,4 @@
-"""Files and names in Dockerfile and docker-compose.yml exist, as far as can be checked without a Docker engine."""
+"""Checks that files and names in Dockerfile and docker-compose.yml exist, as far as possible without Docker."""
 
 from __future__ import annotations
 

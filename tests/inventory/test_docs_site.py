@@ -1,4 +1,4 @@
-"""The docs site is built as `make docs` builds it: strictly, and without anything from another server."""
+"""Builds the docs site as `make docs` does. Warnings are errors, and no page loads anything from another server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.processes import REPOSITORY
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. A broken link, an unknown anchor or a page that no menu lists stops the build."""
+    """Returns the folder of the built site. A broken link, an unknown anchor or an unlisted page fails the build."""
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", folder / "cache"]
     done = subprocess.run([*build, "docs", folder / "html"], cwd=REPOSITORY, capture_output=True, text=True)

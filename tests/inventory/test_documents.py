@@ -107,7 +107,9 @@ def test_every_metric_that_the_monitoring_guide_names_is_served() -> None:
 def test_every_setting_that_a_document_names_exists() -> None:
     named = {path: set(re.findall(r"FOOTPLATE_[A-Z_]+[A-Z]", path.read_text())) for path in DOCUMENTS}
 
-    assert {path: names - SETTINGS for path, names in named.items() if names - SETTINGS} == {}, "nobody reads these"
+    assert {path: names - SETTINGS for path, names in named.items() if names - SETTINGS} == {}, (
+        "no code reads these settings"
+    )
 
 
 def test_every_link_in_the_documents_has_a_target() -> None:

@@ -13,7 +13,7 @@ ROWS = set(range(1, 24))
 
 
 def marks() -> Iterator[ast.Call]:
-    """Each `@pytest.mark.fault(...)` of the folder."""
+    """Returns each `@pytest.mark.fault(...)` in tests/faults."""
     for file in sorted(FAULTS.glob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.fault":

@@ -1,6 +1,6 @@
-"""The names, labels and values that ops/ and docs/guides/monitor.md use are served at /metrics.
+"""Checks that /metrics has the names, labels and values that ops/ and docs/guides/monitor.md use.
 
-A real Prometheus loads it, asks it and fires by it. No Grafana is at hand: that it loads the dashboard is not tested.
+A real Prometheus loads the rules, runs the queries and raises the alerts. No test loads the dashboard into Grafana.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_every_metric_and_label_in_rules_and_dashboard_is_served(
 def test_counters_are_queried_by_rate_and_gauges_are_not(asked: str) -> None:
     grown = {name for name, _ in re.findall(r"\b(?:rate|increase)\((footplate_\w+)(\{[^}]*\})?\[", asked)}
     growing = {name for name, _ in NAME.findall(asked) if name.endswith(("_total", "_bucket"))}
-    # absent() asks whether there is one at all.
+    # absent() asks if the series exists, so its counter needs no rate().
     whole = set(re.findall(r"\babsent\((footplate_\w+)\)", asked))
 
     assert growing - grown <= whole
@@ -120,9 +120,9 @@ def test_the_dashboard_uses_the_chosen_prometheus_and_no_panel_covers_another() 
 
 @dataclass(frozen=True)
 class Case:
-    """Series by the minute, as promtool writes them.
+    """Series with one value per minute, in the notation of promtool.
 
-    After `after` the first ones raise the alert, and the others do not.
+    After the time `after`, the series of `alarm` raise the alert, and the series of `calm` do not.
     """
 
     after: str
@@ -143,7 +143,7 @@ CASES = {
         {'footplate_requests_total{status="503"}': "0+10x30", 'footplate_requests_total{status="200"}': "0+90x30"},
         {'footplate_requests_total{status="503"}': "0+1x30", 'footplate_requests_total{status="404"}': "0+90x30"},
     ),
-    # One outage that is over is none to be called for.
+    # A single outage that is over raises no alert.
     "FootplateDatabaseIsUnreachable": Case(
         "16m", {f"{CONTROL}database_outages_total": "0+2x30"}, {f"{CONTROL}database_outages_total": "0x10 1x20"}
     ),

@@ -1,4 +1,4 @@
-"""Names of transformers, each implemented here or declined with a reason.
+"""Checks that every public name of transformers is implemented here or declined with a reason.
 
 A test that fails after an upgrade of transformers shows a new name. Add a field or a method for the new name, or
 decline it in the table, and run `make fix`.
@@ -74,7 +74,7 @@ def test_every_choice_of_hugging_face_works_or_is_declined() -> None:
 
 
 def test_an_older_argument_name_is_mapped_or_declined() -> None:
-    assert not set(LEGACY) & (set(FIELDS) | set(NOT_YET)), "a name that is back needs no entry"
+    assert not set(LEGACY) & (set(FIELDS) | set(NOT_YET)), "a name that transformers has again needs no entry"
     for name, old in LEGACY.items():
         assert isinstance(old, RenamedArgument) or old.instead, name
 
@@ -123,7 +123,7 @@ def test_every_method_of_hugging_face_exists_or_is_declined_with_a_hint() -> Non
     missing = {name for name in METHODS if not name.startswith("__") and not hasattr(footplate.Trainer, name)}
 
     assert missing == set(declined.NEVER_CALLED) & set(METHODS)
-    assert set(DECLINED) <= set(METHODS), "these are no names of the reference any more"
+    assert set(DECLINED) <= set(METHODS), "transformers no longer has these names"
     assert all(DECLINED.values())
 
 
@@ -213,7 +213,7 @@ NOT_EXPORTED_THERE = (
     "TrainOutput", "SaveStrategy", "PredictionOutput", "EvalLoopOutput", "get_last_checkpoint", "HubStrategy",
     "DebugOption", "ExportableState", "TRAINER_STATE_NAME", "PREFIX_CHECKPOINT_DIR", "find_executable_batch_size",
 )  # fmt: skip
-"""Names that people import from modules of transformers below its front page."""
+"""Names that users import from submodules of transformers."""
 
 
 def test_the_names_that_people_import_beside_the_trainer_are_exported() -> None:
@@ -224,12 +224,12 @@ MODULES = (
     "trainer", "trainer_seq2seq", "trainer_callback", "trainer_utils", "trainer_pt_utils", "training_args",
     "training_args_seq2seq", "optimization", "hf_argparser", "data.data_collator",
 )  # fmt: skip
-"""The modules of transformers that train. Other modules are models, data and tools, which stay theirs."""
+"""The modules of transformers for training. We do not replace its other modules: models, data and tools."""
 NOT_EXPORTED = {
     "DataCollator": "a name for the type of a function: any function of a list of samples",
     "torch_distributed_zero_first": "`with args.main_process_first():`",
 }
-"""Names that transformers exports and we do not, with what to use instead."""
+"""Names that transformers exports and Footplate does not, each with the alternative."""
 NOT_IN_CLASS = {
     "DataCollatorForLanguageModeling": {
         "numpy_mask_tokens": 'torch_mask_tokens, which return_tensors="np" converts',
@@ -241,7 +241,7 @@ NOT_IN_CLASS = {
     "TrainerState": {"init_training_references": "the loop sets these fields"},
     "TrainingArguments": {"is_torch_greater_or_equal_than_2_8": "an import that is not meant for users"},
 }
-"""Members of exported classes that ours lack, with what there is instead."""
+"""Members of transformers' classes that our classes do not have, each with the alternative."""
 PUBLIC = sorted(name for name, module in transformers._class_to_module.items() if module in MODULES)
 
 

@@ -1,4 +1,4 @@
-"""The prose check refuses what STYLE asks to avoid, and accepts plain sentences."""
+"""Tests that the prose check refuses what STYLE forbids, and accepts plain sentences."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ PINS = dict(
 EXTRAS = [
     requirement
     for extra, brings in PROJECT["project"]["optional-dependencies"].items()
-    # Kernels for GPUs, which the set-up does not install and so does not pin.
+    # These extras are GPU kernels, which the set-up neither installs nor pins.
     if extra not in ("bitsandbytes", "liger")
     for requirement in brings
 ]
 GROUPS = [item for group in PROJECT["dependency-groups"].values() for item in group if isinstance(item, str)]
-"""Requirements of all groups. What is not a text is a group that another one includes."""
+"""Requirements of all groups. An entry that is not a string includes another group."""
 PLACES = [*sys.path, str(Path(sys.prefix, "libraries"))]
-"""The folders of installed distributions. The last one has what only some tests import."""
+"""The folders of installed distributions. The last folder has distributions that only some tests import."""
 
 
 def _installed(name: str) -> Distribution:
@@ -38,8 +38,8 @@ def _installed(name: str) -> Distribution:
     raise AssertionError(f"{name} is not installed: run make .venv/.dev")
 
 
-def asked() -> set[str]:
-    """Every distribution that the project, its extras and its groups bring, at any depth."""
+def required_names() -> set[str]:
+    """Returns the names of all distributions that the project, its extras and its groups require, at any depth."""
     direct = PROJECT["project"]["dependencies"] + GROUPS
     waiting = [*direct, *EXTRAS]
     result: set[tuple[str, str]] = set()
@@ -65,9 +65,9 @@ def test_every_pin_is_one_exact_public_version() -> None:
 
 
 def test_everything_that_is_installed_is_pinned() -> None:
-    missing = asked() - set(PINS)
+    missing = required_names() - set(PINS)
 
-    # torch's CUDA build brings packages of its own; their exact versions are part of torch's own requirements.
+    # torch's CUDA build requires further packages, whose exact versions torch itself pins.
     missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-", "triton"))}
     assert missing == set(), "add these to constraints.txt, with the version that the environment has"
 
@@ -75,7 +75,7 @@ def test_everything_that_is_installed_is_pinned() -> None:
 def test_no_pin_is_unused() -> None:
     of_the_set_up_itself = {"uv", "pip", "setuptools"}
 
-    assert set(PINS) - asked() - of_the_set_up_itself == set(), "nothing asks for these any more: take them out"
+    assert set(PINS) - required_names() - of_the_set_up_itself == set(), "nothing requires these: take them out"
 
 
 def test_every_requirement_admits_its_pinned_version() -> None:

@@ -1,6 +1,6 @@
 """Checks that the switches of protections in tests/faults/off fit the code that they change.
 
-A switch names its module and what it replaces by text, so neither mypy nor an import notices that a name has changed.
+A switch has its module and the replaced names as strings, so neither mypy nor an import notices a changed name.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ def system(processes: Processes, redis: RedisServer, mostly_sqlite_url: str) -> 
 
 
 @contextlib.contextmanager
-def standing_on(
+def running_on(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, **more: Any
 ) -> Iterator[System]:
-    """A system on the database that a module's fixture is parametrized with."""
+    """Yields a running system on the kind of database that is the parameter of the fixture."""
     folder = tmp_path_factory.mktemp(request.param)
     with contextlib.ExitStack() as stack:
         url = None
@@ -36,6 +36,9 @@ def standing_on(
     scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.matrix])]
 )
 def standing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Service and one node with two slots, for every test that leaves them standing. `make faults` runs PostgreSQL."""
-    with standing_on(request, tmp_path_factory) as system:
+    """Yields a service and a node with two slots, for tests that leave both running.
+
+    Only `make faults` uses PostgreSQL.
+    """
+    with running_on(request, tmp_path_factory) as system:
         yield system

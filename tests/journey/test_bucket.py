@@ -42,7 +42,7 @@ def test_a_job_continues_on_a_node_that_fetches_its_checkpoints(system: System, 
     [ran] = system.get(f"/jobs/{job}/attempts")["data"][0]["nodes"]
     system.nodes[int(ran["name"].removeprefix("node-"))].signal(signal.SIGKILL)
     shutil.rmtree(system.folder / ran["name"], ignore_errors=True)
-    it_trains_on_while_the_store_is_away(system, s3, quiet, late)
+    training_continues_while_the_bucket_is_unreachable(system, s3, quiet, late)
 
     done, expected = (system.until_settled(job_id, within=90) for job_id in (job, quiet))
 
@@ -53,22 +53,22 @@ def test_a_job_continues_on_a_node_that_fetches_its_checkpoints(system: System, 
     events = system.events(job)
     assert_whole(events)
     first = next(event["step"] for event in events if event["kind"] == "log" and event["attempt"] == 2)
-    assert first == 31, "it went on from a checkpoint that the other node had made"
-    what_it_left_is_read_kept_and_freed(system, job)
-    a_fork_starts_there(system, quiet)
-    nothing_waits_for_a_store_when_nobody_wants_it(system, s3)
+    assert first == 31, "the attempt must continue from a checkpoint of the other node"
+    files_are_readable_and_deleted_with_the_job(system, job)
+    a_fork_starts_from_the_bucket(system, quiet)
+    a_job_that_waits_for_the_bucket_can_be_cancelled(system, s3)
     node = next(number for number in (1, 2) if f"node-{number}" != ran["name"])
     assert system.nodes[node].terminate(30) == 0
     assert os.listdir(system.folder / f"node-{node}" / "work") == []
 
 
-def it_trains_on_while_the_store_is_away(system: System, s3: S3Server, quiet: str, gate: Gate) -> None:
+def training_continues_while_the_bucket_is_unreachable(system: System, s3: S3Server, quiet: str, gate: Gate) -> None:
     system.until_reached(quiet, gate, 45)
     system.until_checkpoint(quiet, 40, within=60)
     with s3.away():
         gate.open(45)
         system.until(
-            lambda: says(system, quiet, "store_away"), within=40, what="it says that the store is away",
+            lambda: has_event_with(system, quiet, "store_away"), within=40, what="it reports the outage",
             job=quiet,
         )  # fmt: skip
         system.until_step(quiet, 75, within=60)
@@ -76,12 +76,12 @@ def it_trains_on_while_the_store_is_away(system: System, s3: S3Server, quiet: st
         assert "artifacts" in system.get("/readyz")["degraded"]
         system.processes.until(
             lambda: any("artifact store cannot be read" in (node["message"] or "") for node in nodes(system)),
-            within=30, what="the node takes no more work, and says why",
+            within=30, what="the node takes no more work, and reports why",
         )  # fmt: skip
-    system.until(lambda: says(system, quiet, "store_back"), within=40, what="it is back", job=quiet)
+    system.until(lambda: has_event_with(system, quiet, "store_back"), within=40, what="it is back", job=quiet)
 
 
-def says(system: System, job: str, code: str) -> bool:
+def has_event_with(system: System, job: str, code: str) -> bool:
     return any(event["data"].get("code") == code for event in system.events(job))
 
 
@@ -93,7 +93,7 @@ def nodes(system: System) -> list[JSON]:
     return list(system.get("/nodes")["data"])
 
 
-def what_it_left_is_read_kept_and_freed(system: System, job: str) -> None:
+def files_are_readable_and_deleted_with_the_job(system: System, job: str) -> None:
     store = RemoteStore(system.environment["FOOTPLATE_ARTIFACTS"])
     rows = system.get(f"/jobs/{job}/checkpoints")["data"]
     latest = rows[0]
@@ -105,7 +105,7 @@ def what_it_left_is_read_kept_and_freed(system: System, job: str) -> None:
         assert {member.name for member in tar} == {f"checkpoint-{latest['step']}/{item['path']}" for item in files}
     system.processes.until(
         lambda: checkpoints_in(store, job) == {row["path"] for row in rows if row["status"] == "committed"},
-        within=30, what="what the job need not keep is gone from the bucket",
+        within=30, what="superfluous checkpoints are gone from the bucket",
     )  # fmt: skip
     assert system.client.delete(f"/jobs/{job}").status_code == 204
     assert store.files(f"jobs/{job}") == []
@@ -116,20 +116,20 @@ def checkpoints_in(store: RemoteStore, job: str) -> set[str]:
     return {f"jobs/{job}/attempts/{parts[1]}/{parts[2]}" for parts in result if parts[2].startswith("checkpoint-")}
 
 
-def a_fork_starts_there(system: System, job: str) -> None:
+def a_fork_starts_from_the_bucket(system: System, job: str) -> None:
     asked = {"checkpoint": "latest", "mode": "weights", "patch": {"training": {"max_steps": 3}}}
     forked = system.client.post(f"/jobs/{job}/fork", json=asked).json()["id"]
     assert system.until_settled(forked, within=60)["state"] == "succeeded"
 
 
-def nothing_waits_for_a_store_when_nobody_wants_it(system: System, s3: S3Server) -> None:
-    """Training is done, and its outputs wait: the job is not, and can be cancelled."""
+def a_job_that_waits_for_the_bucket_can_be_cancelled(system: System, s3: S3Server) -> None:
+    """Training has ended, but its outputs are not uploaded, so the job is still running."""
     gate = system.gate()
     job = system.submit(SHORT_TOY, callbacks=[gate.at(5)])
     system.until_reached(job, gate, 5)
     with s3.away():
         gate.open(5)
-        system.until(lambda: says(system, job, "store_away"), within=60, what="its outputs wait", job=job)
+        system.until(lambda: has_event_with(system, job, "store_away"), within=60, what="its outputs wait", job=job)
         assert system.state(job) == "running"
         assert system.do(job, "cancel", {"mode": "kill"}).status_code == 202
         system.until_state(job, "cancelled", within=30)

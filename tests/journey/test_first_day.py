@@ -1,4 +1,4 @@
-"""Actions of a user on the first day, over real processes. One system serves all tests of a database."""
+"""Tests the actions of a user on the first day, with real processes. Tests of one database share a system."""
 
 from __future__ import annotations
 
@@ -73,4 +73,4 @@ def test_a_fork_continues_its_source_and_a_fork_of_weights_starts_at_step_0(stan
     assert standing.until_settled(anew["id"])["state"] == "succeeded"
     begun = standing.losses(anew["id"])
     assert list(begun) == [1, 2]
-    assert begun[1] < whole[1], "what it had learnt by step 90 it has not forgotten"
+    assert begun[1] < whole[1], "the fork must begin with the weights of step 90"

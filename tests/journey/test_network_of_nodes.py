@@ -51,7 +51,7 @@ class Switch:
     def node(self, number: int) -> str:
         return f"{self._name}n{number}"
 
-    def pull(self, number: int) -> None:
+    def disconnect(self, number: int) -> None:
         """Cuts a node off without closing any connection."""
         ip("link", "set", self._port(number), "down")
 
@@ -116,7 +116,7 @@ def test_nodes_on_a_real_network_train_together_and_a_cut_off_node_is_lost(syste
     cut = int(first[1].removeprefix("node-"))
     zombie = system.training_pids(job)
 
-    switch.pull(cut)
+    switch.disconnect(cut)
     system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(90), what="it is tried again", job=job)
     system.until_step(job, 40, within=at_ease(120))
     switch.plug_in(cut)

@@ -34,7 +34,7 @@ WHOLE: JSON = {
     },
     "resources": {"nodes": 2, "gpus_per_node": 0, "strategy": {"type": "fsdp", "config": {"min_num_params": 500}}},
 }  # fmt: skip
-"""The best is the worst, which is the first, so that in the end a checkpoint of the lost node's attempt is loaded."""
+"""The metric makes the first checkpoint the best one, so that a checkpoint of the lost attempt is loaded at the end."""
 
 
 def with_strategy(kind: str, **config: object) -> JSON:
@@ -46,7 +46,7 @@ ZERO = with_strategy("deepspeed", train_batch_size="auto", gradient_clipping="au
 
 
 class Nodes:
-    """Each takes one part of a job, and stands where no other has been: what is lost comes back as another."""
+    """Nodes that each take one part of a job. A lost node is replaced by a new node with an empty disk."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -62,8 +62,8 @@ class Nodes:
         own = {"FOOTPLATE_NODE_HOME": str(disk / "node")}
         self.system.start_node(number, wait=wait, before=without(disk), **own)
 
-    def lose(self, job: str, which: int) -> None:
-        """One of the job's, as a machine is lost: nothing of it is left, and nobody is told."""
+    def lose_node(self, job: str, which: int) -> None:
+        """Kills a node of the job without any clean-up, waits for the next attempt, and starts a new node."""
         lost = int(self.system.job(job)["nodes"][which].removeprefix("node-"))
         self.system.nodes[lost].signal(signal.SIGKILL)
         self.system.until(lambda: self.system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
@@ -89,7 +89,7 @@ def nodes(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     [
         pytest.param(WHOLE, id="fsdp", marks=pytest.mark.soak),
         pytest.param(IN_PIECES, id="fsdp in pieces"),
-        pytest.param(ZERO, id="deepspeed", marks=pytest.mark.soak),  # it compiles for minutes, on each node
+        pytest.param(ZERO, id="deepspeed", marks=pytest.mark.soak),  # compiles for minutes on each node
     ],
 )
 @pytest.mark.matrix
@@ -100,18 +100,18 @@ def test_a_sharded_model_continues_bit_equal_on_other_nodes(nodes: Nodes, spec: 
     job = system.submit(spec, callbacks=[gate.at(25)])
     until_held(system, job, gate)
 
-    nodes.lose(job, 1)
+    nodes.lose_node(job, 1)
     done = system.until_settled(job, within=at_ease(2400 if spec is ZERO else 200))
 
     assert (expected["state"], expected["attempt"]) == ("succeeded", 1), expected["error"]
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
     assert system.losses(job) == system.losses(quiet)
     assert system.final_weights(job) == system.final_weights(quiet)
-    assert done["result"]["best"]["step"] == 10, "which only the lost attempt had"
+    assert done["result"]["best"]["step"] == 10, "only the lost attempt had step 10"
     events = system.events(job)
     assert_whole(events)
     first = next(event["step"] for event in events if event["kind"] == "log" and event["attempt"] == 2)
-    assert first == 21, "it went on from a checkpoint that both nodes had made"
+    assert first == 21, "the attempt must continue from a checkpoint of both nodes"
 
 
 def until_held(system: System, job: str, gate: Gate) -> None:
@@ -138,7 +138,7 @@ def main(job, gates, steps, **args):
     log, job.log = job.log, held
     return my_code.main(job, **args)
 """
-"""A loop that waits at each of these steps once, until it is killed or told to stop, whatever the time."""
+"""The code of a loop that waits once at each of these steps, until it is killed or stopped."""
 
 
 @pytest.mark.matrix
@@ -161,7 +161,7 @@ def test_an_own_loop_continues_on_other_nodes_as_if_undisturbed(nodes: Nodes) ->
     system.until((gates / "4.1").exists, within=at_ease(60), what="it is held at its fourth step", job=job)
     system.until_checkpoint(job, 2, within=at_ease(60))
 
-    nodes.lose(job, 0)
+    nodes.lose_node(job, 0)
     system.until((gates / "6.1").exists, within=at_ease(90), what="the next attempt is held, too", job=job)
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))

@@ -26,7 +26,10 @@ SHORTER = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 60}}
 
 
 class Ground:
-    """The databases of a system before and after. `which` of the page's snippets is for the kind of database."""
+    """The databases of a system before and after a restore.
+
+    `which` selects the snippets of the page for this kind of database.
+    """
 
     def __init__(self, which: slice, folder: Path, urls: tuple[str, str], path: str = "") -> None:
         self.which, self.folder, self.urls, self.path = which, folder, urls, path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journey.conftest import standing_on
+from tests.journey.conftest import running_on
 from tests.support.pages import paste, snippets
 from tests.support.system import JSON, System, assert_whole
 
@@ -28,13 +28,13 @@ TOGETHER = {**ALONE, "training": {**ALONE["training"], "per_device_train_batch_s
     scope="module", params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.matrix])]
 )
 def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Three nodes with a slot each, for stories that leave two of them standing."""
-    with standing_on(request, tmp_path_factory, slots=(1, 1, 1), FOOTPLATE_CODE="on") as system:
+    """Yields a system of three nodes with one slot each, for tests that leave at least two nodes running."""
+    with running_on(request, tmp_path_factory, slots=(1, 1, 1), FOOTPLATE_CODE="on") as system:
         yield system
 
 
 def test_a_job_on_two_nodes_survives_a_lost_node_and_a_pause(system: System) -> None:
-    more_than_there_are(system)
+    a_job_for_too_many_nodes_waits_with_a_reason(system)
     gate = system.gate()
     job = system.submit(TOGETHER, callbacks=[gate.at(15, 45, 120)])
     other_job = system.submit(ALONE)
@@ -42,7 +42,7 @@ def test_a_job_on_two_nodes_survives_a_lost_node_and_a_pause(system: System) -> 
     system.until_reached(job, gate, 15)
     first = system.job(job)["nodes"]
 
-    # The second one: the first keeps the place where they meet, and its death is noticed in another way.
+    # The second node is killed, because the first node has the rendezvous, whose loss is noticed in another way.
     lost = int(first[1].removeprefix("node-"))
     system.nodes[lost].signal(signal.SIGKILL)
     system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
@@ -79,7 +79,7 @@ def test_the_tutorial_about_two_nodes_trains_on_two_nodes(system: System, tmp_pa
 
     assert "succeeded (completed)" in printed
     job = re.findall(r"job_[0-9a-f]{32}", printed)[0]
-    # Another test has killed a node. The first attempt may have been placed there before anybody noticed.
+    # Another test has killed a node. The first attempt may have been placed there before control noticed its death.
     assert len(system.get(f"/jobs/{job}/attempts")["data"][-1]["nodes"]) == 2
 
 
@@ -87,13 +87,15 @@ def the_save(system: System, job: str) -> list[JSON]:
     return [event for event in system.events(job) if event["kind"] == "do" and event["data"].get("status") == "done"]
 
 
-def more_than_there_are(system: System) -> None:
-    """A job for four nodes where there are three: it is taken, waits, and says for what."""
+def a_job_for_too_many_nodes_waits_with_a_reason(system: System) -> None:
+    """A job for four nodes is accepted in a system of three nodes. Its message names the reason why it waits."""
     asked = {**TOGETHER, "resources": {"nodes": 4}}
     why = "waits for 4 nodes with 1 slot each in pool 'default': there are only 3 such nodes that take work"
     would = system.client.post("/jobs/validate", json=asked).json()["placement"]
     assert (would["waits"], would["message"]) == (True, why)
     job = system.submit(asked)
-    system.until(lambda: system.job(job)["reason"] == "no_such_shape", within=20, what="it is looked at", job=job)
+    system.until(
+        lambda: system.job(job)["reason"] == "no_such_shape", within=20, what="placement has tried it", job=job
+    )
     assert (system.job(job)["state"], system.job(job)["message"]) == ("queued", why)
     assert system.do(job, "cancel").status_code == 202

@@ -1,6 +1,6 @@
-"""Training runs as a user of its own if root starts the node.
+"""Tests a node that root starts, which runs training as another user.
 
-Foreign code tries in vain what root could do, and everything that training needs works.
+Hostile code cannot do what root could do, and everything that training needs works.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from worker.node.rights import USUAL
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give training a user of its own")
 
 ONE = 64_123
-"""A user for all training of a node."""
+"""The uid of a user that runs all training of a node."""
 ENDLESS = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000}}
 ROOTED = "rooted"
-"""The pool of a node whose training stays root's."""
+"""The pool of a node that runs training as root."""
 
 HOSTILE = """
 import json
@@ -121,7 +121,7 @@ def name(pid):
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Service and a node, all started by root, in a folder that everybody may pass."""
+    """Yields a service and a node, which root has started in a folder that every user may enter."""
     folder = tmp_path_factory.mktemp("rights")
     url = f"sqlite:///{folder}/home/footplate.db"
     with standing_system(folder, url, starting=OpenProcesses, FOOTPLATE_CODE="on", FOOTPLATE_HUB="on") as system:
@@ -133,7 +133,10 @@ def code(system: System, **files: str) -> JSON:
 
 
 def hostile(system: System, *others: Path, **more: object) -> JSON:
-    """Code that tries everything, with the paths of other jobs' files, which it could not find by itself."""
+    """Returns the spec of a job whose code attacks other files.
+
+    The code gets the paths of other jobs' files, because it could not find them by itself.
+    """
     paths = [str(path) for path in others]
     args = {"home": str(system.folder), "store": str(system.folder / "artifacts"), "others": paths}
     return {"code": code(system, hostile=HOSTILE), "loop": {"use": "hostile:main", "args": args}, **more}
@@ -215,7 +218,7 @@ def test_root_owns_files_of_ended_training_in_folders_that_cannot_be_listed(syst
     done = run(system, {**SHORT_TOY, "training": {**SHORT_TOY["training"], "save_strategy": "steps", "save_steps": 10}})
 
     job = system.folder / "artifacts" / "jobs" / done["id"]
-    assert owners(job) == {0}, "nobody changes what is finished"
+    assert owners(job) == {0}, "only root may change files of a finished job"
     assert {stat.S_IMODE(path.stat().st_mode) for path in (job.parent, job, job / "attempts")} == {0o711}
     assert system.final_weights(done["id"])
     for closed in ("journals", "run"):
@@ -254,7 +257,7 @@ Path("outputs", "told").write_text(f"{getpass.getuser()} {home} {tempfile.gettem
     name, home, temporary = message.split()
     assert is_usual(int(name))
     assert home == temporary
-    assert not Path(home).exists(), "it went with its attempt"
+    assert not Path(home).exists(), "the home must be deleted with its attempt"
 
 
 @pytest.mark.matrix

@@ -18,24 +18,24 @@ def _client(url: str) -> httpx2.Client:
 
 
 class Up:
-    """`footplate up` as a person starts it, in a home of its own."""
+    """Starts `footplate up` as a user does, in its own home."""
 
     def __init__(self, processes: Processes, home: Path) -> None:
         self.processes, self.home = processes, home
         self.ready: dict[str, Any] = {}
 
     def launch(self, *words: str, **environment: str) -> Process:
-        """Started, and perhaps never ready."""
-        return self.launch_talking("--json", *words, **environment)
+        """Starts the launcher without waiting until the system is ready."""
+        return self.launch_with_text_output("--json", *words, **environment)
 
-    def launch_talking(self, *words: str, **environment: str) -> Process:
+    def launch_with_text_output(self, *words: str, **environment: str) -> Process:
         env = {"FOOTPLATE_HOME": str(self.home), "FOOTPLATE_BEAT_SECONDS": "0.5", "FOOTPLATE_LEASE_SECONDS": "8"}
         return self.processes.start("-m", "footplate", "up", "--port", "0", *words, name="up", env=env | environment)
 
     def start(self, *words: str, **environment: str) -> Process:
-        """Started, and ready: a node has announced its components."""
+        """Starts the launcher, and waits until the system is ready, because a node has announced its components."""
         launcher = self.launch(*words, **environment)
-        launcher.until(lambda: '"url"' in launcher.output, within=180, what="up says that it is ready")
+        launcher.until(lambda: '"url"' in launcher.output, within=180, what="up reports that it is ready")
         line = next(line for line in launcher.output.splitlines() if line.startswith("{"))
         self.ready = json.loads(line)
         return launcher
@@ -67,7 +67,7 @@ class Up:
         return self.get(f"/jobs/{job}")
 
     def pid_of(self, launcher: Process, word: str) -> int:
-        """The launcher's own child whose command line has this word."""
+        """Waits for a child of the launcher whose command line has this word, and returns its pid."""
         task = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
 
         def look() -> int:

@@ -1,4 +1,4 @@
-"""The launcher supervises its children. Small programs stand in for the children."""
+"""Tests that the launcher supervises its children, with small programs as the children."""
 
 from __future__ import annotations
 

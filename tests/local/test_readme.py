@@ -22,13 +22,13 @@ MOVING = r"first job running  step \d+/\d+"
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Process]]:
-    """Yields what a person starts. Its first job has moved and is cancelled, because 20,000 steps take CPU time."""
+    """Yields a system that `footplate up` has started. Its first job is cancelled, because it has 20,000 steps."""
     folder = tmp_path_factory.mktemp("up")
     processes = Processes(folder)
     up = Up(processes, folder / "home")
-    launcher = up.launch_talking(FOOTPLATE_SLOTS="2")
-    launcher.until(lambda: re.search(MOVING, launcher.output), within=180, what="the first job moves")
-    # Stderr, where a node may have warned of root's rights, is in the same file here.
+    launcher = up.launch_with_text_output(FOOTPLATE_SLOTS="2")
+    launcher.until(lambda: re.search(MOVING, launcher.output), within=180, what="the first job makes progress")
+    # The file also has stderr, in which a node may have warned that training runs as root.
     up.ready = {"url": next(line for line in launcher.output.splitlines() if not line.startswith("footplate: "))}
     up.client.post(f"/jobs/{(up.home / 'first-job').read_text()}/cancel").raise_for_status()
     yield up, launcher
