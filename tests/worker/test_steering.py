@@ -113,13 +113,13 @@ def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, li
 def test_a_changed_rate_of_one_optimizer_is_reported_without_the_others(tmp_path: Path, line: Line) -> None:
     command = Command(no=9, set={"learning_rate": {"aux": 1e-2}})
     live_commands = LiveCommands(line.event_socket, line.fd, [])
-    trainer = codec(tmp_path, AskIn(line, 4, command), live_commands)
+    trainer = codec(tmp_path, SendAtStep(line, 4, command), live_commands)
     live_commands.run = FootplateRun(trainer)
     live_commands.begin(None)
 
     trainer.train()
 
-    [message] = line.told()
+    [message] = line.read_events()
     assert message["data"]["message"] == "learning_rate.aux is 0.01, was 0.05"
 
 

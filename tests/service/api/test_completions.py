@@ -131,7 +131,7 @@ async def test_vectors_of_a_model_that_has_diverged_are_packed_like_others(api: 
     job = await trained(api)
     wanted = {"model": job, "input": "a", "encoding_format": "base64"}
     asking = asyncio.create_task(api.client.post("/v1/embeddings", json=wanted))
-    request = await node.taken(await session_of(node, job))
+    request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], vectors=[["NaN", "-Infinity", 0.5]], prompt_tokens=1)
 
     answer = await asking

@@ -35,7 +35,7 @@ def train(folder: Path) -> None:
     Trainer(Line(), arguments, train_dataset=rows, eval_dataset=rows[:2]).train()
 
 
-async def told(api: Api, percent: float, run: str = "nightly", eta: int | None = None, **metrics: Any) -> Any:
+async def report(api: Api, percent: float, run: str = "nightly", eta: int | None = None, **metrics: Any) -> Any:
     status: dict[str, Any] = {"progressPercentage": percent, "lastUpdatedTime": "2026-01-01T00:00:00+00:00"}
     if eta is not None:
         status["estimatedRemainingSeconds"] = eta
@@ -104,7 +104,7 @@ async def test_the_number_of_steps_follows_from_the_percentage_if_it_is_not_repo
 async def test_a_number_of_steps_beyond_64_bits_becomes_the_greatest_one(
     api: Api, percent: float, steps: dict[str, int]
 ) -> None:
-    job = await told(api, percent, **steps)
+    job = await report(api, percent, **steps)
 
     assert job["progress"]["max_steps"] == 2**63 - 1
 
