@@ -121,7 +121,7 @@ def test_offset_and_limit_keep_the_line_numbers_of_the_file_in_errors(tmp_path: 
     assert len(files.jsonl(paths=paths, limit=99)) == 4
     with pytest.raises(DatasetError, match=r"a\.jsonl.*line 4.*a list"):
         files.jsonl(paths=paths, offset=2)[1]
-    with pytest.raises(DatasetError, match="offset is 4, and there are 4 rows"):
+    with pytest.raises(DatasetError, match="offset is 4, but there are only 4 rows"):
         files.jsonl(paths=paths, offset=4)
 
 
