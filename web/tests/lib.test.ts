@@ -9,7 +9,7 @@ import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery,
 import { type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
 import { familiesOf, groupMetrics } from "../src/lib/groups";
 import type { Job } from "../src/api/types";
-import { listedAfter } from "../src/lib/listed";
+import { isNewer, listedAfter } from "../src/lib/listed";
 import { type Checkpoint, checkpointOffers, offersOf } from "../src/lib/offers";
 import { FIRST, TEMPLATES, isRecipe } from "../src/lib/templates";
 import { gpuUse, systemValues } from "../src/lib/system";
@@ -31,6 +31,16 @@ describe("format", () => {
     expect(formatTicks([4.995e-5, 4.996e-5, null])).toEqual(["4.995e-5", "4.996e-5", ""]);
     expect(formatTicks([0, 0.5, 1])).toEqual(["0", "0.5", "1"]);
     expect([999, 1500, 2.5e9].map(formatBytes)).toEqual(["999 B", "1.50 kB", "2.50 GB"]);
+  });
+});
+
+describe("answers about a job", () => {
+  it("are taken only if they are newer", () => {
+    const job = (version: number, last_no: number, step = 0) => ({ version, last_no, message: null, progress: { step } }) as unknown as Job;
+
+    expect(isNewer(job(1, 1), undefined)).toBe(true);
+    expect([job(2, 1), job(1, 2), job(1, 1, 5)].map((next) => isNewer(next, job(1, 1)))).toEqual([true, true, true]);
+    expect([job(1, 9, 9), job(2, 4, 9), job(2, 5)].map((next) => isNewer(next, job(2, 5)))).toEqual([false, false, false]);
   });
 });
 

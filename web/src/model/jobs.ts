@@ -5,7 +5,7 @@ import { ApiError, explain, jobPath, request } from "../api/client";
 import { Unreachable } from "../api/connection";
 import { FINAL, type Job, type JobList } from "../api/types";
 import { readConditions, serverQuery } from "../lib/filters";
-import { listedAfter } from "../lib/listed";
+import { isNewer, listedAfter } from "../lib/listed";
 import { followAgain } from "./curves";
 import { param, route } from "./route";
 
@@ -37,14 +37,10 @@ const filters = computed(() => {
   return query.toString();
 });
 
-/** Takes jobs over. Nothing is drawn again if none of them has changed. */
+/** Takes jobs over that are newer than the known ones. Nothing is drawn again if there is none. */
 export function keep(found: Job[]): void {
   const known = jobs.value;
-  const isNew = (job: Job) => {
-    const old = known.get(job.id);
-    return !old || old.version !== job.version || old.last_no !== job.last_no || old.message !== job.message || old.progress?.step !== job.progress?.step;
-  };
-  const changed = found.filter(isNew);
+  const changed = found.filter((job) => isNewer(job, known.get(job.id)));
   if (changed.length === 0) return;
   // A job that had ended and was resumed, here or elsewhere, sends events again.
   for (const job of changed) if (!FINAL.has(job.state) && FINAL.has(known.get(job.id)?.state ?? job.state)) followAgain(job.id);
