@@ -158,11 +158,7 @@ def eval_sampler(trainer: Trainer, eval_dataset: Any) -> Sampler[Any] | None:
         generator = torch.Generator().manual_seed(data_seed(trainer.args))
         lengths = _lengths(trainer, eval_dataset)
         return LengthGroupedSampler(trainer.args.eval_batch_size, lengths=lengths, generator=generator)
-    return in_order(eval_dataset)
-
-
-def in_order(dataset: Any) -> Sampler[Any] | None:
-    return SequentialSampler(dataset) if has_length(dataset) else None
+    return SequentialSampler(eval_dataset)
 
 
 def _lengths(trainer: Trainer, dataset: Any) -> list[int]:

@@ -328,7 +328,7 @@ class Trainer:
             dataset=test_dataset,
             description="test",
             batch_size=self.args.eval_batch_size,
-            sampler_fn=self._get_eval_sampler if is_own else loading.in_order,
+            sampler_fn=self._get_eval_sampler if is_own else None,
         )
 
     def _get_dataloader(

@@ -89,17 +89,22 @@ async def create_job(request: Request, response: Response) -> Job | Response:
     raw = await read_body(request)
     use = idempotency(request, raw)
     body = await in_thread_if_large(len(raw), lambda: read_json(raw))
-    if use is not None and (before := await replayed(services, use, _project_of(services, body))) is not None:
-        return created(before, services, response, 201, views.job(before.job))
-    accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, body))
-    submitted = await write_job(request, services, accepted, use)
+    try:
+        accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, body))
+        submitted = await write_job(request, services, accepted, use)
+    except InvalidSpec:
+        # Looked up only here, because `write_job` finds the other repeated requests, and clients send a key each time.
+        before = None if use is None else await replayed(services, use, _project_of(services, body))
+        if before is None:
+            raise
+        submitted = before
     return created(submitted, services, response, 201, views.job(submitted.job))
 
 
 async def replayed(services: Services, use: IdempotencyUse, project: str) -> Submitted | None:
     """Returns the stored result of an earlier request with the same key and body, or None.
 
-    Routes answer a repeated request before all checks, because its file or checkpoint may have been deleted since.
+    A repeated request is answered even if checks refuse it, because its file or checkpoint may have been deleted since.
     """
     return await services.db.read(partial(replay, project=project, use=use))
 
