@@ -109,6 +109,20 @@ def test_liger_kernels_train_as_the_plain_model_and_resume_bit_identically(tmp_p
     assert kernels.losses[-1] == pytest.approx(plain.losses[-1], rel=5e-2)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
+def test_a_llama_in_fp8_trains_as_in_bf16_and_resumes_bit_identically(
+    tmp_path: Path, llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tuned(tmp_path / "plain", {"path": llama})
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp8")
+
+    fp8 = assert_equal_after_a_stop(tmp_path, {"path": llama}, bf16=False)
+
+    assert fp8.losses != plain.losses
+    assert fp8.losses == pytest.approx(plain.losses, rel=5e-2)
+
+
 def assert_equal_after_a_stop(folder: Path, model: dict[str, Any], **arguments: Any) -> Fingerprint:
     whole = tuned(folder / "whole", model, **arguments)
     tuned(folder / "cut", model, stop_at=5, **arguments)
