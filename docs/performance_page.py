@@ -20,6 +20,14 @@ FIGURES = {
     "event → 200 readers, 2,000 messages/s in all: p99": "From an event to 200 readers, the slowest of 100",
 }
 """The figures of the page in milliseconds, and what they mean. The names are those of bench/results.md."""
+GPT_2 = "GPT-2 small, bf16, compiled, NVIDIA H100 80GB HBM3: ours, relative to %s"
+TRAINING = {
+    GPT_2 % "the loop by hand": "Our Trainer, relative to a tuned loop by hand: GPT-2 small in bf16 on one H100",
+    GPT_2 % "transformers'": "Our Trainer, relative to Hugging Face's: GPT-2 small in bf16 on one H100",
+    "tiny MLP, batch 32: speed of ours, by CPU time": "Our Trainer, relative to a loop by hand: a tiny MLP on a CPU",
+    "tiny MLP, batch 32: speed of transformers, by CPU time": "Hugging Face's Trainer, relative to the same loop",
+}
+"""Speeds of training, each of them the quotient of two that were measured in turns."""
 STORED = "journal → Redis → %s, acknowledged, exactly once: 4 attempts × 40,000 events"
 RATES = {
     "POST /jobs, sqlite, raw client": "Jobs accepted in a second, SQLite",
@@ -45,6 +53,11 @@ def performance_page(made: str) -> str:
             "| what | median | goal | met |",
             "|---|---|---|---|",
             *(row(name, meaning) for name, meaning in FIGURES.items()),
+            "\n## Training\n",
+            "A loop by hand has no checkpoints, evaluations, callbacks or logs beyond its loss.\n",
+            "| speed | median | goal | met |",
+            "|---|---|---|---|",
+            *(row(name, meaning) for name, meaning in TRAINING.items()),
             "\n## Rates\n",
             "| what | median | goal | met |",
             "|---|---|---|---|",
