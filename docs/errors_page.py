@@ -44,6 +44,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "invalid_query": ("The query has an unknown or wrong parameter.", "`errors` lists each, with the nearest name."),
         "invalid_spec": ("The body has mistakes.", "`errors` lists each with its place; the next section explains their codes."),
         "keys_not_in_force": ("The service was started without a key.", "Set `FOOTPLATE_API_KEY` and start it again."),
+        "node_in_use": ("The node sends heartbeats, or holds attempts.", "Stop its worker, and remove it once it is shown as lost."),
         "not_available_yet": ("The request is understood, but not built yet.", "`detail` says what to use instead."),
         "not_found": ("No such thing exists, or it belongs to another project.", "Check the id, and the key's project."),
         "no_checkpoint": ("The job has no such checkpoint.", "`footplate checkpoints JOB` lists those that it has."),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import NothingThere, Options, UsageError, Verbs, add_verb, client_of, show
+from footplate.cli.context import NothingThere, Options, UsageError, Verbs, add_verb, client_of, print_deleted, show
 from footplate.cli.text import age, print_lines, short
 from footplate.contract.errors import did_you_mean
 
@@ -22,6 +22,7 @@ def add_verbs(verbs: Verbs) -> None:
     what = nodes.add_mutually_exclusive_group()
     what.add_argument("--drain", metavar="NODE", help="start no more attempts on this node; its jobs move elsewhere")
     what.add_argument("--undrain", metavar="NODE", help="start attempts on this node again")
+    what.add_argument("--remove", metavar="NODE", help="forget this node, which is lost and will not come back")
     components = add_verb(verbs, "components", run_components, "list the components that a spec may name")
     components.add_argument("name", metavar="NAME", nargs="?", help="a group, or a component to see its arguments")
 
@@ -31,6 +32,10 @@ def run_nodes(options: Options) -> int:
     nodes = client.nodes()
     if wanted := options.drain or options.undrain:
         nodes = [client.drain(_node_named(nodes, wanted).id, drain=options.drain is not None)]
+    if options.remove:
+        client.remove_node(_node_named(nodes, options.remove).id)
+        print_deleted(options, options.remove)
+        return 0
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
     empty = "no node has announced itself yet; `footplate up` or `python -m worker` starts one"
     return show(options, nodes, head, _node_row, empty=empty)

@@ -20,7 +20,7 @@ from footplate.sdk.jobs import AsyncJobs, JobView
 from footplate.sdk.keys import AsyncKeys
 from footplate.sdk.models import Component, Health, Node, QueuedJob
 from footplate.sdk.notebook import plot
-from footplate.sdk.request import ApiRequest, paged, send_json, unreachable
+from footplate.sdk.request import ApiRequest, paged, send, send_json, unreachable
 from footplate.sdk.settings import http_arguments
 from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.webhooks import AsyncWebhooks
@@ -81,6 +81,10 @@ class Operations:
         return Node.model_validate(
             await send_json(self._wire, ApiRequest.with_json("POST", path, {"drain": drain}, is_repeatable=True))
         )
+
+    async def remove_node(self, node: str) -> None:
+        """Removes a lost node from the list. If the node sends a heartbeat, it is listed again and gets work."""
+        await send(self._wire, ApiRequest("DELETE", f"/nodes/{quote(node, safe='')}"))
 
     async def queue(self, job: str | None = None) -> list[QueuedJob]:
         """Returns the queued jobs in the order in which the service tries to start them, or only the entry of `job`."""
@@ -170,6 +174,7 @@ class Client(Blocking[Operations]):
     compare = waits(Operations.compare)
     nodes = waits(Operations.nodes)
     drain = waits(Operations.drain)
+    remove_node = waits(Operations.remove_node)
     queue = waits(Operations.queue)
     components = waits(Operations.components)
     health = waits(Operations.health)

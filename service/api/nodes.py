@@ -1,4 +1,4 @@
-"""Routes that list the nodes, and that drain one."""
+"""Routes that list the nodes, and that drain or remove one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
+from starlette.responses import Response
 
 from footplate.contract.errors import NotFound
 from footplate.contract.fields import Group
@@ -53,10 +54,34 @@ def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
 async def drain_node(request: Request, node: str) -> Node:
     services = services_of(request)
     body = await read_model(request, Drain)
-    if not is_id(node, "node"):
-        raise NotFound(f"there is no node {node!r}", hint="GET /nodes lists them")
-    row = await services.db.write(partial(nodes.request_drain, node_id=NodeId(node), drain=body.drain))
+    row = await services.db.write(partial(nodes.request_drain, node_id=_node_id(node), drain=body.drain))
     sources, visible = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
     services.wake_control()
     audit.info("node %s (%s): drain=%s by %s", row.id, row.name, body.drain, services.caller.by)
     return views.node(row, sources, visible)
+
+
+@router.delete(
+    "/nodes/{node}",
+    status_code=204,
+    operation_id="remove_node",
+    summary="Remove a lost node from the list",
+    responses={409: {}},
+)
+@needs(Scope.ADMIN, everywhere=True)
+async def remove_node(request: Request, node: str) -> Response:
+    """Removes a lost node, so that no list, metric or alert counts it any more.
+
+    The answer is 409 while the node sends heartbeats or holds attempts. If a removed node sends a heartbeat, it is
+    listed again and gets work.
+    """
+    services = services_of(request)
+    row = await services.db.write(partial(nodes.remove, node_id=_node_id(node)))
+    audit.info("node %s (%s) removed by %s", row.id, row.name, services.caller.by)
+    return Response(status_code=204)
+
+
+def _node_id(text: str) -> NodeId:
+    if not is_id(text, "node"):
+        raise NotFound(f"there is no node {text[:80]!r}", hint="GET /nodes lists them")
+    return NodeId(text)

@@ -113,9 +113,15 @@ def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId])
         "message": row.why_not,
         "slots_used": sum(source.slots for source in on_node),
         "jobs": tuple(sorted({source.job_id for source in on_node if source.job_id in visible})),
-        "actions": () if row.lost or row.draining or row.drain_requested else ("drain",),
+        "actions": _node_actions(row, is_used=bool(on_node)),
     }
     return Node(**resource_values(row, Node, **others))
+
+
+def _node_actions(row: NodeRow, *, is_used: bool) -> tuple[str, ...]:
+    if row.lost:
+        return () if is_used else ("remove",)
+    return () if row.draining or row.drain_requested else ("drain",)
 
 
 def node_state(row: NodeRow) -> NodeState:

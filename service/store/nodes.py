@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from footplate.contract.errors import NotFound
+from footplate.contract.errors import FootplateError, NotFound
 from footplate.contract.ids import NodeId
 from service.store.mapping import columns_of, values_of
 from service.store.rows import NodeRow, SourceRow
@@ -22,7 +22,15 @@ _OPEN_ON = select(*columns_of(sources, SourceRow)).where(
     sources.c.node == bindparam("node_id"), sources.c.ended_at.is_(None)
 )
 _TO_DRAIN = select(nodes.c.id).where(nodes.c.drain_requested.is_(True)).order_by(nodes.c.id)
+_HOLDING = select(sources.c.node).where(sources.c.ended_at.is_(None))
+_REMOVABLE = (nodes.c.lost.is_(True), nodes.c.id.not_in(_HOLDING))
 _INSERT = insert(nodes)
+
+
+class NodeInUse(FootplateError):
+    code = "node_in_use"
+    status = 409
+    title = "The node is in use"
 
 
 def all_nodes(conn: Connection) -> list[NodeRow]:
@@ -63,6 +71,21 @@ def request_drain(conn: Connection, node_id: NodeId, *, drain: bool) -> NodeRow:
     get(conn, node_id)
     change(conn, node_id, drain_requested=drain)
     return get(conn, node_id)
+
+
+def remove(conn: Connection, node_id: NodeId) -> NodeRow:
+    """Deletes a lost node and returns its last row. Raises NotFound, and NodeInUse if it is alive or holds attempts.
+
+    The next heartbeat of a deleted node makes its row again.
+    """
+    node = get(conn, node_id)
+    if conn.execute(delete(nodes).where(nodes.c.id == node_id, *_REMOVABLE)).rowcount:
+        return node
+    if held := sorted({source.job_id for source in open_on(conn, node_id)}):
+        why, hint = f"holds attempts of {', '.join(held)}", "wait until these attempts have ended or are declared lost"
+    else:
+        why, hint = "sends heartbeats", "stop its worker, and remove the node when `GET /nodes` shows it as lost"
+    raise NodeInUse(f"node {node.name} ({node_id}) cannot be removed, because it {why}", hint=hint)
 
 
 def mark_draining(conn: Connection, node_id: NodeId, boot: str) -> None:
@@ -109,10 +132,7 @@ def catalogues_of(conn: Connection, hashes: Collection[str]) -> dict[str, dict[s
 
 def prune(conn: Connection, before: int) -> int:
     """Deletes lost nodes that have sent no heartbeat since the time `before`, and catalogues that no node has."""
-    holding = select(sources.c.node).where(sources.c.ended_at.is_(None))
-    gone = conn.execute(
-        delete(nodes).where(nodes.c.lost.is_(True), nodes.c.seen_at < before, nodes.c.id.not_in(holding))
-    ).rowcount
+    gone = conn.execute(delete(nodes).where(nodes.c.seen_at < before, *_REMOVABLE)).rowcount
     used = select(nodes.c.catalogue_hash).where(nodes.c.catalogue_hash.is_not(None))
     conn.execute(delete(catalogue_table).where(catalogue_table.c.hash.not_in(used)))
     return gone

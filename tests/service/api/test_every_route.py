@@ -56,6 +56,7 @@ OTHER_SCOPES = {
     ("POST", "/v1/webhook_endpoints/{webhook}/test"): Needed(Scope.ADMIN),
     ("POST", "/bundles"): Needed(Scope.CODE),
     ("DELETE", "/bundles/{sha256}"): Needed(Scope.CODE),
+    ("DELETE", "/nodes/{node}"): Needed(Scope.ADMIN, everywhere=True),
     ("POST", "/nodes/{node}/drain"): Needed(Scope.ADMIN, everywhere=True),
     ("GET", "/metrics"): Needed(Scope.READ, everywhere=True),
 }

@@ -14,6 +14,7 @@ import pytest
 from footplate import Client
 from footplate.errors import InvalidRequest
 from footplate.sdk.bundles import packed
+from service.store import nodes
 from tests.service.api.conftest import Api, Command, Serve
 from tests.service.api.test_system import a_node
 
@@ -98,6 +99,18 @@ async def test_a_node_is_drained_by_its_name(api: Api, command: Command) -> None
     assert (await api.client.get("/nodes")).json()["data"][0]["state"] != "draining"
     code, _, err = await command("nodes", "--drain", "node-2")
     assert (code, "'node-2'" in err and "known: one" in err) == (3, True)
+
+
+async def test_a_lost_node_is_removed_by_its_name(api: Api, command: Command) -> None:
+    node = await a_node(api)
+    code, _, err = await command("nodes", "--remove", "one")
+    assert (code, "sends heartbeats" in err) == (2, True), err
+    await api.db.write(lambda conn: nodes.change(conn, node, lost=True))
+
+    code, said, err = await command("nodes", "--remove", "one")
+
+    assert (code, "one deleted" in said) == (0, True), err
+    assert (await api.client.get("/nodes")).json()["data"] == []
 
 
 @pytest.fixture

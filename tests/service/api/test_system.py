@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock
 
 import jsonschema_rs
 import pytest
+from sqlalchemy import update
 
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, NodeBeat
 from service import readiness
@@ -20,6 +21,7 @@ from service.control.counters import Counts, prometheus_name
 from service.jobs.beat import node_beat
 from service.metrics import Meters
 from service.store import nodes
+from service.store.tables import sources
 from service.store.times import now_ms
 from tests.conformance.acting import place_waiting
 from tests.service.api.conftest import SPEC, Api
@@ -273,6 +275,31 @@ async def test_a_node_that_was_drained_and_stopped_does_not_count_as_lost(api: A
     await api.db.write(lambda conn: nodes.change(conn, node, draining=True))
 
     assert 'footplate_nodes{state="lost"} 0.0' in (await api.client.get("/metrics")).text
+
+
+@pytest.mark.own_statement
+async def test_a_lost_node_can_be_removed_and_a_heartbeat_brings_it_back(both: Api) -> None:
+    node = await a_node(both)
+    listed = (await both.client.get("/nodes")).json()["data"][0]
+    too_early = await both.client.delete(f"/nodes/{node}")
+    await both.submit()
+    await both.db.write(lambda conn: place_waiting(conn, now_ms()))
+    await both.db.write(lambda conn: nodes.change(conn, node, lost=True))
+    held = await both.client.delete(f"/nodes/{node}")
+    await both.db.write(lambda conn: conn.execute(update(sources).values(ended_at=now_ms())))
+    lost = (await both.client.get("/nodes")).json()["data"][0]
+
+    removed = await both.client.delete(f"/nodes/{node}")
+    again = await both.client.delete(f"/nodes/{node}")
+
+    assert [answer.status_code for answer in (too_early, held, removed, again)] == [409, 409, 204, 404]
+    assert [answer.json()["code"] for answer in (too_early, held)] == ["node_in_use"] * 2
+    assert (listed["actions"], lost["actions"]) == (["drain"], ["remove"])
+    assert (await both.client.get("/nodes")).json()["data"] == []
+    assert 'footplate_nodes{state="lost"} 0.0' in (await both.client.get("/metrics")).text
+    assert "silent_nodes" not in (await both.client.get("/readyz")).json()["degraded"]
+    await a_node(both)
+    assert (await both.client.get("/nodes")).json()["data"][0]["state"] == "up"
 
 
 def test_metrics_of_control_are_in_the_format_of_prometheus() -> None:

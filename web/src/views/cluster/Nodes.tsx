@@ -32,6 +32,7 @@ export function Nodes() {
   const { rows, problem, reload } = usePolled<Node>("/nodes", 3);
   const drain = (node: Node) =>
     attempt(() => request(`/nodes/${node.id}/drain`, { method: "POST", body: { drain: node.state !== "draining" } })).then(reload);
+  const remove = (node: Node) => attempt(() => request(`/nodes/${node.id}`, { method: "DELETE" })).then(reload);
   return (
     <section aria-label="Nodes">
       <h2>Nodes</h2>
@@ -51,7 +52,8 @@ export function Nodes() {
             {node.exposed && <details><summary class="warning">Training is not confined here</summary><p>{node.exposed}</p></details>}
             <p class="facts">{Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(" · ")}</p>
             {node.state === "draining" && <button type="button" onClick={() => void drain(node)}>undrain</button>}
-            {node.actions.map((action) => <Sure key={action} action={action} meaning="Its jobs save a checkpoint and continue on other nodes. It gets no more work." run={() => void drain(node)} />)}
+            {node.actions.includes("drain") && <Sure action="drain" meaning="Its jobs save a checkpoint and continue on other nodes. It gets no more work." run={() => void drain(node)} />}
+            {node.actions.includes("remove") && <Sure action="remove" meaning="It leaves the list until it sends a heartbeat." run={() => void remove(node)} />}
           </div>
         ))}
       </div>
