@@ -189,20 +189,23 @@ class AsyncJobs:
         return await series_of(self._wire, ids, names, x, points, everything, first_step, last_step)
 
     async def bulk(
-        self, action: str, *, ids: Sequence[str] | None = None, mode: str = "checkpoint", **where: Unpack[Filters]
+        self, action: str, *, ids: Sequence[str] | None = None, mode: str | None = None, **where: Unpack[Filters]
     ) -> Sequence[Outcome]:
         """Applies cancel, pause, resume or delete to many jobs, and returns an outcome for each.
 
-        The jobs are those of `ids`, or all that match the filters and that the action can change.
+        The jobs are those of `ids`, or all that match the filters and that the action can change. Only cancel has a
+        mode.
         """
-        body: dict[str, Any] = {"action": action, "mode": mode} | ({"ids": list(ids)} if ids is not None else {})
+        body: dict[str, Any] = {"action": action} | ({"mode": mode} if mode is not None else {})
+        if ids is not None:
+            body["ids"] = list(ids)
         project, filters = where.pop("project", None), dict[str, Any](where)
         if isinstance(filters.get("state"), str):
             filters["state"] = filters["state"].split(",")
         outcomes: list[Outcome] = []
         while True:
             request = ApiRequest.with_json(
-                "POST", "/jobs/bulk", body | ({"where": filters} if ids is None else {}), is_repeatable=True,
+                "POST", "/jobs/bulk", body | ({"where": filters} if filters or ids is None else {}), is_repeatable=True,
                 params={"project": project},
             )  # fmt: skip
             answer = await send_json(self._wire, request)

@@ -67,7 +67,7 @@ class Bulk(Group):
     cursor: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
     """The `next_cursor` of the previous answer, to change the next matching jobs."""
     mode: StopMode = StopMode.CHECKPOINT
-    """The mode of a cancel, as in POST /jobs/{job}/cancel."""
+    """The mode of a cancel, as in POST /jobs/{job}/cancel. Other actions have no mode."""
 
 
 @router.post(
@@ -108,6 +108,9 @@ def _problems(bulk: Bulk) -> list[Problem]:
         problems.append(Problem("/where", "missing", detail, "write at least one filter"))
     if bulk.cursor is not None and bulk.where is None:
         problems.append(Problem("/cursor", "which_ones", "needs `where`, which is missing"))
+    if "mode" in bulk.model_fields_set and bulk.action is not Action.CANCEL:
+        detail = f"is a field of cancel, and {bulk.action} has no mode"
+        problems.append(Problem("/mode", "unknown_field", detail, "leave `mode` out"))
     return problems
 
 

@@ -93,6 +93,7 @@ async def test_further_matching_jobs_follow_after_the_cursor(api: Api, monkeypat
     ({"action": "cancel", "ids": ["a"], "cursor": "c"}, "/cursor"),
     ({"action": "cancel", "where": {"tga": "b"}}, "/where/tga"),
     ({"action": "cancel", "where": {"state": ["runing"]}}, "/where/state/0"),
+    ({"action": "pause", "ids": ["a"], "mode": "kill"}, "/mode"),
     ({"action": "do", "ids": ["a"]}, "/action"),
     ({"action": "stop", "ids": ["a"]}, "/action"),
 ])  # fmt: skip

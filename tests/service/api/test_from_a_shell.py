@@ -87,6 +87,15 @@ async def test_a_command_line_with_unclear_jobs_is_refused(command: Command, wor
     assert (code, out, said in err) == (2, "", True), err
 
 
+async def test_a_bulk_request_of_the_client_with_ids_and_filters_changes_no_job(api: Api) -> None:
+    job = await api.submit()
+
+    with pytest.raises(InvalidRequest):
+        await asyncio.to_thread(lambda: Client(api.url).jobs.bulk("cancel", ids=[job], name="other"))
+
+    assert await states(api) == {job: "queued"}
+
+
 async def test_a_node_is_drained_by_its_name(api: Api, command: Command) -> None:
     await a_node(api)
 
