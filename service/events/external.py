@@ -60,16 +60,18 @@ class Report:
 def report(conn: Connection, project: str, run: str, news: Report, now: int, settings: ServiceSettings) -> JobRow:
     """Adds a report to the job of the run with this name, and returns the job. The first report makes the job.
 
-    If a new run of this name begins, the job of the earlier run ends as lost.
+    If a new run of this name begins, the job of the earlier run ends as lost. A repeated last report changes nothing.
     """
-    job = jobs.running_elsewhere(conn, project, run)
+    job = _job_of(conn, project, run, news)
     if job is not None and news.begins and _progress(job).get("step"):
         lose(conn, job.id, ATTEMPT, "another run of this name began", now, settings, Effects())
         job = None
     if job is None:
         # Another report of this name may be making the job at this moment, so the search is repeated with the lock.
         jobs.lock_name_elsewhere(conn, project, run)
-        job = jobs.running_elsewhere(conn, project, run) or _begin(conn, project, run, now)
+        job = _job_of(conn, project, run, news) or _begin(conn, project, run, now)
+    if job.state.is_terminal:
+        return job
     _record(conn, job, news, now)
     if news.is_last:
         row = jobs.lock(conn, job.id)
@@ -78,6 +80,14 @@ def report(conn: Connection, project: str, run: str, news: Report, now: int, set
         end = AttemptEnd("finished", Reason.COMPLETED, running_ms=now - (job.started_at or now), result=result)
         conclude(conn, row, end, now, Effects(), retry_backoff_seconds=0)
     return jobs.get(conn, project, job.id)
+
+
+def _job_of(conn: Connection, project: str, run: str, news: Report) -> JobRow | None:
+    """Returns the running job of a run, or for a last report the job that an equal report has ended, or None."""
+    job = jobs.newest_elsewhere(conn, project, run)
+    if job is None or job.state is JobState.RUNNING:
+        return job
+    return job if job.state is JobState.SUCCEEDED and news.is_last else None
 
 
 def _begin(conn: Connection, project: str, run: str, now: int) -> JobRow:

@@ -267,10 +267,9 @@ def heads(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, int]:
     }
 
 
-def running_elsewhere(conn: Connection, project: str, name: str) -> JobRow | None:
-    """Returns the newest job of this name that runs elsewhere, locked. None: no such job runs."""
-    named = (jobs.c.project == project, jobs.c.name == name, jobs.c.needs == NO_NEEDS)
-    wanted = select(*COLUMNS).where(*named, jobs.c.state == JobState.RUNNING.value)
+def newest_elsewhere(conn: Connection, project: str, name: str) -> JobRow | None:
+    """Returns the newest job of this name that runs or ran elsewhere, locked. None if there is no such job."""
+    wanted = select(*COLUMNS).where(jobs.c.project == project, jobs.c.name == name, jobs.c.needs == NO_NEEDS)
     row = conn.execute(wanted.order_by(jobs.c.id.desc()).limit(1).with_for_update()).one_or_none()
     return to_row(row) if row else None
 

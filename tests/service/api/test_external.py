@@ -162,6 +162,16 @@ async def test_an_external_run_that_restarts_gets_a_new_job_and_ends_the_old_job
     assert again["id"] == second["id"]
 
 
+@pytest.mark.own_statement
+async def test_a_repeated_last_report_returns_the_same_job(both: Api) -> None:
+    await report(both, 0)
+    ended = await report(both, 100, loss=0.1)
+    again = await asyncio.gather(*(report(both, 100, loss=0.1) for _ in range(3)))
+
+    assert again == [ended] * 3
+    assert (await report(both, 0))["id"] != ended["id"]
+
+
 @pytest.mark.parametrize("status", [None, {"progressPercentage": 101}, {"metrics": [{"name": "loss"}]}])
 async def test_a_report_that_cannot_be_used_is_refused_and_makes_no_job(api: Api, status: Any) -> None:
     refused = await api.client.post("/external/nightly", json={"trainerStatus": status})
