@@ -89,10 +89,13 @@ async def create_part(request: Request, upload: str) -> UploadPart:
 
 @router.post(f"{ONE}/complete")
 async def complete_upload(request: Request, upload: str) -> UploadObject:
-    """Joins the parts, in the order of the request, to a file, and checks the lines of the file."""
+    """Joins the parts, in the order of the request, to a file, and checks the lines of the file.
+
+    The parts stay for a day. So a request that is repeated, because its answer was lost, makes the same file again.
+    """
     services, owner = services_of(request), upload_id(upload)
     body = await read_model(request, CompletedUpload)
-    row = await services.db.read(lambda conn: _pending(conn, services.project, owner))
+    row = await services.db.read(lambda conn: _completable(conn, services.project, owner))
     parts = _ordered(body, row, await services.db.read(lambda conn: uploads.parts_of(conn, owner)))
     digest = hashlib.md5(usedforsecurity=False)
 
@@ -115,16 +118,15 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
         )
     except NotFound:
         # A cancel deletes the parts.
-        await services.db.read(lambda conn: _pending(conn, services.project, owner))
+        await services.db.read(lambda conn: _completable(conn, services.project, owner))
         raise
-    await _remove_parts(services, owner)
     return _shown(row, status=uploads.COMPLETED, file=from_job.file(kept))
 
 
 def _complete(conn: Connection, project: str, upload: UploadId, file: FileId) -> None:
-    """Ends an upload that becomes a file. Raises UploadEnded if another request has cancelled or completed it."""
+    """Ends an upload that becomes a file. Raises UploadEnded if it was cancelled, or has become another file."""
     row = uploads.get(conn, project, upload, hold=True)
-    if row.status != uploads.PENDING:
+    if row.status != uploads.PENDING and row.file_id != file:
         raise _ended(row, row.status)
     uploads.end(conn, upload, uploads.COMPLETED, file)
 
@@ -164,6 +166,12 @@ def _pending(conn: Connection, project: str, upload: UploadId, *, hold: bool = F
     if (status := _status(row)) != uploads.PENDING:
         raise _ended(row, status)
     return row
+
+
+def _completable(conn: Connection, project: str, upload: UploadId) -> UploadRow:
+    """Returns an upload that accepts parts, or that is complete, so that its completion can be repeated."""
+    row = uploads.get(conn, project, upload)
+    return row if row.status == uploads.COMPLETED else _pending(conn, project, upload)
 
 
 def _ended(row: UploadRow, status: str) -> UploadEnded:

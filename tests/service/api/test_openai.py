@@ -467,10 +467,24 @@ async def test_a_file_is_uploaded_in_parts_in_any_order(client: AsyncOpenAI, tmp
     assert (await client.files.content(whole.file.id)).content == content
     made = await client.fine_tuning.jobs.create(model=BASE, training_file=whole.file.id)
     assert made.training_file == whole.file.id
-    assert list((tmp_path / "artifacts" / "parts").iterdir()) == []
     with pytest.raises(openai.ConflictError) as ended:
         await client.uploads.parts.create(whole.id, data=b"more")
     assert ended.value.code == "upload_ended"
+
+
+async def test_a_repeated_completion_of_an_upload_returns_the_same_file(client: AsyncOpenAI) -> None:
+    first, second = rows(1), rows(1, "3 + 3?")
+    upload = await client.uploads.create(
+        bytes=len(first + second), filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
+    )
+    parts = [(await client.uploads.parts.create(upload.id, data=content)).id for content in (first, second)]
+
+    whole = await client.uploads.complete(upload.id, part_ids=parts)
+    again = await client.uploads.complete(upload.id, part_ids=parts)
+
+    assert again == whole
+    with pytest.raises(openai.ConflictError):
+        await client.uploads.complete(upload.id, part_ids=parts[::-1])
 
 
 async def test_an_upload_whose_parts_do_not_make_the_file_is_refused(client: AsyncOpenAI) -> None:
