@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, or_, select, tuple_
 
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import JobId, is_id
@@ -20,7 +20,7 @@ from service.store.tables import IS_QUEUED, checkpoints, job_tags, jobs
 
 Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
 COUNTED_TO = 1_000
-"""The total of a list is exact up to this number. A higher one is an estimate, or this number plus one."""
+"""The total of a list is exact up to this number. A higher one only says that there are more."""
 FEW = 10_000
 """The number of jobs that can be read and sorted in the time that a page may take."""
 
@@ -273,15 +273,4 @@ def _total(conn: Connection, filter: JobFilter) -> int:
         wanted = _matching(select(jobs.c.id), filter, state, _way(conn, filter, state))
         some = wanted.limit(COUNTED_TO + 1).subquery()
         total += conn.execute(select(func.count()).select_from(some)).scalar_one()
-    unfiltered = filter == JobFilter(filter.project)
-    return max(total, _table_size(conn)) if total > COUNTED_TO and unfiltered else total
-
-
-def _table_size(conn: Connection) -> int:
-    if conn.dialect.name == "sqlite":
-        # With max and min in one SELECT, SQLite would read every row. Each alone is read at an end of the table.
-        ends = "(SELECT max(rowid) FROM jobs) - (SELECT min(rowid) FROM jobs) + 1"
-        size = conn.execute(text(f"SELECT {ends}")).scalar()
-    else:
-        size = conn.execute(text("SELECT reltuples::bigint FROM pg_class WHERE oid = 'jobs'::regclass")).scalar()
-    return int(size or 0)
+    return total

@@ -234,6 +234,16 @@ def test_a_cursor_of_another_list_is_refused(stage: Stage) -> None:
     assert page.total_estimate == 2
 
 
+def test_the_number_of_listed_jobs_counts_no_jobs_of_other_projects(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_list, "COUNTED_TO", 1)
+    for project in ("default", "default", "speech", "speech", "speech"):
+        stage.submitted(None, project=project)
+
+    assert stage.read(lambda conn: job_list.page(conn, JobFilter("default"))).total_estimate == 2
+
+
 def test_events_are_read_in_order_by_page_and_by_kind(stage: Stage) -> None:
     job, worker = stage.running()
     for step in range(5):

@@ -120,6 +120,7 @@ class ForkedJob(Job):
 
 class JobList(Page[Job]):
     total_estimate: int
+    """The number of matching jobs up to 1,000. A higher number says that there are more than 1,000."""
     project: str = ""
     """The project whose jobs are listed. Empty from a service of a version without this field."""
     specs: dict[str, Json] | None = None

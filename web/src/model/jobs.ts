@@ -15,9 +15,9 @@ export const total = signal(0);
 /** The project whose jobs are listed. Empty until the service has answered. */
 export const listedProject = signal("");
 export const isLoading = signal(true);
+const nextCursor = signal<string | null>(null);
 /** `isOfList` is true for a problem with the list of jobs, which goes away once the list can be read. */
 export const message = signal<{ text: string; isError: boolean; isOfList?: boolean } | null>(null);
-let nextCursor: string | null = null;
 let filterKey = "";
 
 const PAGE = 200;
@@ -73,10 +73,10 @@ async function readNewest(query: string): Promise<void> {
     listedProject.value = page.project ?? "";
     isLoading.value = false;
   });
-  if (listed.value.length <= PAGE) nextCursor = page.next_cursor;
+  if (listed.value.length <= PAGE) nextCursor.value = page.next_cursor;
 }
 
-export const hasMore = computed(() => listed.value.length < total.value);
+export const hasMore = computed(() => nextCursor.value !== null);
 let loadingMore = false;
 
 /** Loads the next page, or all pages if a column is sorted or filtered by that the server does not know. */
@@ -85,19 +85,19 @@ export async function loadMore(everything = false): Promise<void> {
   loadingMore = true;
   const query = filters.value;
   try {
-    while (nextCursor && query === filters.value) {
+    while (nextCursor.value && query === filters.value) {
       const found: Job[] = [];
-      for (let count = 0; nextCursor && count < (everything ? PAGES_AT_ONCE : 1); count += 1) {
-        const page: JobList = await request<JobList>(listPath(query, nextCursor));
+      for (let count = 0; nextCursor.value && count < (everything ? PAGES_AT_ONCE : 1); count += 1) {
+        const page: JobList = await request<JobList>(listPath(query, nextCursor.value));
         if (query !== filters.value) return;
         found.push(...page.data);
-        nextCursor = page.next_cursor;
+        nextCursor.value = page.next_cursor;
       }
       batch(() => {
         keep(found);
         const known = new Set(listed.value);
         listed.value = [...listed.value, ...found.map((job) => job.id).filter((id) => !known.has(id))];
-        total.value = nextCursor ? Math.max(total.value, listed.value.length) : listed.value.length;
+        total.value = nextCursor.value ? Math.max(total.value, listed.value.length) : listed.value.length;
       });
       if (!everything || listed.value.length >= MOST_LOADED) break;
     }
@@ -119,7 +119,7 @@ async function poll(): Promise<void> {
   const query = filters.value;
   if (query !== filterKey) {
     filterKey = query;
-    nextCursor = null;
+    nextCursor.value = null;
     batch(() => {
       listed.value = [];
       isLoading.value = true;

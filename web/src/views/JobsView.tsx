@@ -97,6 +97,9 @@ const UNFINISHED = "queued,starting,running,stopping,paused";
 
 function Toolbar({ rows, columns }: { rows: Job[]; columns: string[] }) {
   const known = total.value;
+  // Above 1,000, the service says only that there are more.
+  const isOpen = hasMore.value && known > 1000;
+  const ofAll = isOpen ? ` of more than ${Math.max(1000, listed.value.length).toLocaleString("en-US")}` : known > rows.length ? ` of ${known.toLocaleString("en-US")}` : "";
   const filters = conditions.value;
   const without = (index: number) => setParams({ where: writeConditions(filters.filter((_, other) => other !== index)) });
   return (
@@ -114,7 +117,7 @@ function Toolbar({ rows, columns }: { rows: Job[]; columns: string[] }) {
       ))}
       <ColumnMenu columns={columns} />
       <span class="count" role="status">
-        {rows.length.toLocaleString("en-US")}{known > rows.length ? ` of ${known.toLocaleString("en-US")}` : ""} {known === 1 ? "job" : "jobs"}
+        {rows.length.toLocaleString("en-US")}{ofAll} {known === 1 ? "job" : "jobs"}
         {detailsPending.value > 20 && `, reading ${detailsPending.value.toLocaleString("en-US")} more`}
       </span>
       <span class="end"><a class="button primary" href={href("submit")}>New job</a></span>
