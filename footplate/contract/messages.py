@@ -108,6 +108,7 @@ class NodeBeat(Message):
     slots: int
     gpus: list[Gpu] = Field(default_factory=list)
     draining: bool = False
+    """True if a signal drains the node until its end. A drain by an operator is known to control already."""
     consuming: bool = True
     """True if the node received its own test message (canary) through its Celery queue. Else the node gets no work."""
     store_ok: bool = True

@@ -89,8 +89,12 @@ def remove(conn: Connection, node_id: NodeId) -> NodeRow:
 
 
 def mark_draining(conn: Connection, node_id: NodeId, boot: str) -> None:
-    """Marks a node as draining, because one of its attempts has reported the drain before the node's own heartbeat."""
-    conn.execute(update(nodes).where(nodes.c.id == node_id, nodes.c.boot == boot).values(draining=True))
+    """Marks a node as draining, because one of its attempts has reported the drain before the node's own heartbeat.
+
+    A drain that an operator has requested ends when the operator ends it, so it is not marked.
+    """
+    is_own_drain = (nodes.c.id == node_id, nodes.c.boot == boot, nodes.c.drain_requested.is_(False))
+    conn.execute(update(nodes).where(*is_own_drain).values(draining=True))
 
 
 def open_on(conn: Connection, node_id: NodeId) -> list[SourceRow]:

@@ -245,7 +245,7 @@ class NodeRow:
     lost: bool
     """True if no heartbeat has come from the node for longer than a lease."""
     draining: bool
-    """True if the node itself reports that it is draining."""
+    """True if the node reports that a signal drains it until its end."""
     drain_requested: bool
     """True if an operator has requested a drain."""
     consuming: bool

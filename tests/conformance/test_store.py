@@ -378,9 +378,8 @@ def test_a_drained_node_gets_no_jobs_until_the_operator_ends_the_drain(stage: St
     assert stage.place() == []
     assert "drained" in (stage.job(job).message or "")
 
-    stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=False))
-    stage.beat_node(worker.node)
-    assert stage.place() == [job]
+    back = stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=False))
+    assert (back.takes_work, stage.place()) == (True, [job])
 
 
 def test_events_that_cannot_be_parsed_are_set_aside_and_delay_no_others(stage: Stage) -> None:

@@ -164,7 +164,7 @@ class Heartbeat(threading.Thread):
             pool=settings.pool,
             slots=self._node.slots,
             gpus=self._gpus,
-            draining=node.folder.is_draining(),
+            draining=node.folder.drain.exists(),
             consuming=self._canary.is_back(),
             store_ok=self._reported_store is None,
             trouble=self._not_ready or self._reported_store,
