@@ -79,10 +79,10 @@ def of_project(conn: Connection, project: str) -> list[WebhookRow]:
     return [WebhookRow(*row) for row in conn.execute(_OF_PROJECT, {"project": project})]
 
 
-def get(conn: Connection, project: str, webhook: WebhookId) -> WebhookRow:
-    """Returns a webhook. Raises NotFound, also for another project's webhook."""
+def get(conn: Connection, project: str, webhook: WebhookId, *, hold: bool = False) -> WebhookRow:
+    """Returns a webhook. Raises NotFound, also for another project's webhook. With `hold`, the row is locked."""
     query = select(*_COLUMNS).where(webhooks.c.project == project, webhooks.c.id == webhook)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(query.with_for_update() if hold else query).one_or_none()
     if row is None:
         raise NotFound(f"there is no webhook {webhook!r} here", hint="GET /webhooks lists them")
     return WebhookRow(*row)
@@ -124,7 +124,7 @@ def filter_text(wanted: Iterable[str] | None) -> str | None:
 
 def rotate(conn: Connection, project: str, webhook: WebhookId, secret: str, old_until: int | None) -> WebhookRow:
     """Replaces the secret. Until `old_until`, deliveries are also signed with the old secret. Raises NotFound."""
-    was = get(conn, project, webhook)
+    was = get(conn, project, webhook, hold=True)
     old = None if old_until is None else was.secret
     conn.execute(
         update(webhooks).where(webhooks.c.id == webhook).values(secret=secret, old_secret=old, old_until=old_until)
