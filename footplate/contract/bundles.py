@@ -54,10 +54,11 @@ class InvalidBundle(InvalidSpec):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of a bundle: its path and unpacked size."""
+    """One file of a bundle: its path, its unpacked size, and whether its owner may execute it."""
 
     path: str
     bytes: int
+    is_executable: bool
 
 
 def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
@@ -84,7 +85,11 @@ def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
         detail = f"the body is not a zip: {str(error)[:200]}"
         raise InvalidBundle([Problem("", "not_a_zip", detail, "zip -r code.zip my_code.py makes one")]) from error
     return sorted(
-        (Entry(entry.filename, entry.file_size) for entry in entries if not entry.is_dir()),
+        (
+            Entry(entry.filename, entry.file_size, bool(entry.external_attr >> 16 & stat.S_IXUSR))
+            for entry in entries
+            if not entry.is_dir()
+        ),
         key=lambda entry: entry.path,
     )
 

@@ -35,6 +35,9 @@ def lay_out(bundle: Bundle, folder: Path) -> Bundle:
             target.parent.mkdir(parents=True, exist_ok=True)
             aside = target.with_name(f".laid-{uuid4().hex}")
             shutil.copyfile(bundle.folder / path, aside)
+            if os.access(bundle.folder / path, os.X_OK):
+                readable = aside.stat().st_mode & 0o777
+                aside.chmod(readable | (readable & 0o444) >> 2)
             with suppress(FileExistsError):
                 os.link(aside, target)
             aside.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import zipfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
@@ -61,7 +62,8 @@ class AsyncBundles:
 def packed(path: Path) -> bytes:
     """Returns the zip of a folder or a Python file, or the content of a zip file.
 
-    The same files always give the same bytes, because the sha256 of a zip identifies the bundle.
+    The same files always give the same bytes, because the sha256 of a zip identifies the bundle. Of a file's mode, only
+    the executable bit is kept.
     """
     if path.is_file() and path.suffix != ".py":
         if not zipfile.is_zipfile(path):
@@ -81,7 +83,8 @@ def packed(path: Path) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             entry = zipfile.ZipInfo(file.relative_to(root).as_posix(), _LONG_AGO)
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+            mode = 0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (stat.S_IFREG | mode) << 16
             archive.writestr(entry, file.read_bytes())
     if buffer.tell() > MAX_BYTES:
         raise _too_large(path, [file.relative_to(root) for file in files], sizes)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from footplate.contract.host.bundle_files import Bundle
+from footplate.contract import layout
+from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.runtime import working_folder
 from footplate.runtime.working_folder import keep_outputs, lay_out
+from footplate.sdk import bundles
 
 FILES = {"train.py": "print()", "conf/ds.json": "{}", "outputs/example.txt": "brought"}
 
@@ -50,6 +54,25 @@ def test_a_script_may_change_its_copies_of_the_bundle_files(bundle: Bundle, fold
     assert (folder / "conf/ds.json").read_text() == "changed", "an existing file is not replaced"
     assert (bundle.folder / "conf/ds.json").read_text() == "{}"
     assert (again.folder, again.paths) == (folder, bundle.paths)
+
+
+def test_an_executable_file_of_an_uploaded_folder_can_be_run_by_the_script(tmp_path: Path) -> None:
+    (code := tmp_path / "code").mkdir()
+    for name, mode in (("tool.sh", 0o744), ("data.sh", 0o644)):
+        (code / name).write_text("#!/bin/sh\necho ran\n")
+        (code / name).chmod(mode)
+    archive = bundles.packed(code)
+    stored = tmp_path / layout.bundle_file(sha256(archive).hexdigest())
+    stored.parent.mkdir()
+    stored.write_bytes(archive)
+
+    unpacked = unpack(stored.stem, tmp_path, tmp_path / "scratch")
+    lay_out(unpacked, tmp_path / "attempt")
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in files_in(unpacked.folder)}
+    assert modes == {"tool.sh": 0o555, "data.sh": 0o444}
+    assert subprocess.check_output(["./tool.sh"], cwd=tmp_path / "attempt", text=True) == "ran\n"
+    assert not (tmp_path / "attempt/data.sh").stat().st_mode & 0o111
 
 
 def test_files_that_a_script_writes_become_outputs_and_files_of_the_bundle_do_not(folder: Path) -> None:
