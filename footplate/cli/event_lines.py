@@ -41,6 +41,11 @@ def _checkpoint(event: Event) -> str:
     )
 
 
+def _do(event: Event) -> str:
+    at = f"step {event.step}  " if event.step is not None else ""
+    return f"{at}{_message(event)}"
+
+
 def _message(event: Event) -> str:
     return str(event.data.get("message") or event.data)
 
@@ -50,6 +55,7 @@ _WRITERS: dict[str, Callable[[Event], str]] = {
     "log": _metrics,
     "eval": _metrics,
     "checkpoint": _checkpoint,
+    "do": _do,
     "note": _message,
     "line": lambda event: f"| {event.data.get('text')}".rstrip(),
     "gap": lambda event: f"events are missing here: {_message(event)}",

@@ -330,6 +330,7 @@ def test_long_text_is_wrapped_between_words_but_never_within_a_path() -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "line"),
     [
+        ("do", {"status": "asked", "message": "requested: save", "save": True}, "step 12  requested: save"),
         ("line", {"stream": "stdout", "text": "a line"}, "| a line"),
         ("line", {"stream": "stdout", "text": ""}, "|"),
         ("gap", {"message": "the journal was lost", "from": 7}, "events are missing here: the journal was lost"),
@@ -337,7 +338,8 @@ def test_long_text_is_wrapped_between_words_but_never_within_a_path() -> None:
     ],
 )
 def test_an_event_is_printed_as_a_single_line(kind: str, data: dict[str, object], line: str) -> None:
-    event = Event.model_construct(job="job_" + "0" * 24 + "beefbeef", attempt=1, kind=kind, data=data)  # type: ignore[call-arg]
+    job = "job_" + "0" * 24 + "beefbeef"
+    event = Event.model_construct(job=job, attempt=1, step=12, kind=kind, data=data)  # type: ignore[call-arg]
 
     assert line_of(event) == line
 
