@@ -105,6 +105,10 @@ def unknown_secrets(names: Iterable[str], secret_names: Iterable[str]) -> list[P
     ]
 
 
+DEEPEST = 100
+"""The levels of nested lists and objects in which secrets are masked. Users' code may send events with more."""
+
+
 class SecretMask:
     """Masks secrets in events and logs. Each line of a secret with several lines is masked as well."""
 
@@ -117,10 +121,12 @@ class SecretMask:
         """Returns the same JSON value without secrets."""
         return value if self._pattern is None else self._clean(value)
 
-    def _clean(self, value: Any) -> Any:
+    def _clean(self, value: Any, depth: int = 0) -> Any:
         if isinstance(value, str):
             assert self._pattern is not None
             return self._pattern.sub("***", value)
+        if depth > DEEPEST and isinstance(value, dict | list):
+            return "nested too deep"
         if isinstance(value, dict):
-            return {self._clean(key): self._clean(item) for key, item in value.items()}
-        return [self._clean(item) for item in value] if isinstance(value, list) else value
+            return {self._clean(key): self._clean(item, depth + 1) for key, item in value.items()}
+        return [self._clean(item, depth + 1) for item in value] if isinstance(value, list) else value

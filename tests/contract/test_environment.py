@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from footplate.contract.environment import SecretMask, refused_env, secrets_of, unknown_secrets
@@ -58,3 +60,9 @@ def test_secrets_are_masked_in_texts_lists_and_keys_of_an_event() -> None:
 
     assert hidden(said) == {"text": "key=***;", "list": ["***", 5, None], "***": "at *** of it"}
     assert SecretMask([])(said) is said
+
+
+def test_secrets_are_masked_in_events_that_are_nested_almost_as_deep_as_json_allows() -> None:
+    deep = json.loads('{"a":' * 900 + '"hunter22"' + "}" * 900)
+
+    assert "hunter22" not in json.dumps(SecretMask(["hunter22"])([deep, "x"]))

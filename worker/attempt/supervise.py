@@ -74,9 +74,33 @@ def supervise(
             for phase, step in STEPS.items():
                 if attempt.needs(phase):
                     attempt.enter(phase)
-                    step(attempt)
+                    try:
+                        step(attempt)
+                    except Exception as error:
+                        fail(attempt, error)
     finally:
         close(attempt)
+
+
+def fail(attempt: Attempt, error: Exception) -> None:
+    """Ends training after an unexpected error in a step, and lets `conclude` report the error.
+
+    An error in `conclude` or `deliver` is raised again. The attempt's end is decided by then, and the node's heartbeat
+    thread sends what the journal still has.
+    """
+    if attempt.phase in (Phase.CONCLUDE, Phase.DELIVER):
+        raise error
+    log.error("the supervisor failed in its step %s", attempt.phase, exc_info=error)
+    text = f"the node's supervisor failed in its step {attempt.phase}: {type(error).__name__}: {error}"
+    attempt.end_with(crashed(f"{text}. The node's log has the traceback"))
+    attempt.are_outputs_lost |= attempt.phase is Phase.UPLOAD
+    try:
+        if attempt.training.has_warm_parent:
+            watch(attempt)
+    except Exception:
+        # The same error may come again at every turn. The warm parent kills training when its connection ends.
+        log.exception("the supervisor cannot wait until training has ended")
+        attempt.training.disconnect()
 
 
 # ── Before training. A stop or a failure ends each of these steps early ────────────────────────────────────────────
