@@ -126,6 +126,8 @@ class Internals:
     loss_is_scaled: bool | None = None
     """True if the last loss is already a share of its accumulation window's loss. None if `compute_loss` did not set
     this."""
+    batch_weight: float = 1.0
+    """The weight of this process's micro-batch among those of all processes, by samples. 0 for a padding batch."""
     counts_full_batches: bool = False
     """True if a smaller last batch of an evaluation has the weight of a full one in the mean loss."""
     named_optimizers: list[NamedOptimizer] = field(default_factory=list)

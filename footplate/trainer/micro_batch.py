@@ -28,8 +28,7 @@ def training_step(trainer: Trainer, model: nn.Module, inputs: dict[str, Any], nu
     own.loss_is_scaled = None
     with trainer.compute_loss_context_manager():
         loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items)
-    if not _is_scaled(trainer, num_items):
-        loss = loss / trainer.current_gradient_accumulation_steps
+    loss = share_of_step(trainer, loss, num_items, is_scaled=_is_scaled(trainer, num_items))
     backward_of(own.strategy, trainer.optimizer)(loss)
     return loss.detach()
 
@@ -54,6 +53,18 @@ def _is_scaled(trainer: Trainer, num_items: Tensor | int | None) -> bool:
     if loss_is_scaled is not None:
         return loss_is_scaled
     return trainer.compute_loss_func is not None or (trainer.model_accepts_loss_kwargs and num_items is not None)
+
+
+def share_of_step(trainer: Trainer, loss: Tensor, items: Tensor | int | None, *, is_scaled: bool) -> Tensor:
+    """Returns a micro-batch's share of the step's loss. `is_scaled` is False if the loss is a mean of its micro-batch.
+
+    Without a count of items, a scaled loss is taken for a mean too, as Hugging Face does for a `compute_loss_func`. It
+    is not divided by the number of micro-batches, but processes may have batches of different sizes.
+    """
+    if not is_scaled:
+        return loss / trainer.current_gradient_accumulation_steps
+    weight = trainer._footplate.batch_weight
+    return loss * weight if weight == 0 or (items is None and weight != 1) else loss
 
 
 def loss_of(

@@ -45,7 +45,11 @@ class SharedStep(Step):
         for number, batch in enumerate(window, start=1):
             self.gradient_state.sync_gradients = number == last
             self.strategy.skip_gradient_sync(self.model, self.by_hand or (self.holds and number < last))
-            trainer.current_gradient_accumulation_steps = self._divisor(batch, last)
+            weight = trainer._footplate.batch_weight = self._weight(batch)
+            if weight == 1:
+                trainer.current_gradient_accumulation_steps = last
+            else:
+                trainer.current_gradient_accumulation_steps = last / weight if weight else math.inf
             is_padding = isinstance(batch, PaddingBatch)
             self.tally.add(self.micro_step(batch, _infinite(items) if is_padding else items))
             if not is_padding:
@@ -58,17 +62,15 @@ class SharedStep(Step):
         if self.by_hand:
             average_gradients(self.zeroed, self.readers.world)
 
-    def _divisor(self, batch: Any, micro_batches: int) -> float:
-        """Returns the number by which a batch's mean loss is divided.
+    def _weight(self, batch: Any) -> float:
+        """Returns the weight of a batch's mean loss: its share of the samples of all processes, times their number.
 
-        It weights the batch by its share of the samples of all processes. For a padding batch it is infinity, so that
-        loss and gradients are zero.
+        It is 1 if all have equally many, and 0 for a padding batch, so that loss and gradients are zero.
         """
         if not self.weighs:
-            return micro_batches
+            return 1.0
         samples = 0 if isinstance(batch, PaddingBatch) else batch_length(batch)
-        all_samples = self.readers.total(samples)
-        return micro_batches * all_samples / (samples * self.readers.world) if samples else math.inf
+        return samples * self.readers.world / self.readers.total(samples)
 
 
 def _infinite(items: Tensor | int | None) -> Any:

@@ -12,7 +12,7 @@ from footplate.trainer import reporting
 from footplate.trainer.collators.choose import require_batch
 from footplate.trainer.loss_total import Tally
 from footplate.trainer.losses.labels import require_labels
-from footplate.trainer.micro_batch import loss_of
+from footplate.trainer.micro_batch import loss_of, share_of_step
 from footplate.trainer.named import NamedOptimizers, backward_of
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.precision import LossScale
@@ -132,8 +132,7 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
         del outputs  # Large logits would stay in memory until the end of backward.
         if scaled and items is not None:
             loss = loss * factor
-        if not (scaled if forced is None else forced):
-            loss = loss / trainer.current_gradient_accumulation_steps
+        loss = share_of_step(trainer, loss, items, is_scaled=scaled if forced is None else forced)
         backward(loss)
         return loss.detach()
 
@@ -145,7 +144,7 @@ def micro_step(trainer: Trainer, model: Any) -> MicroStep:
         backward(loss)
         return loss.detach()
 
-    return run if factor == 1 else run_among_others
+    return run if strategy.readers.world == 1 else run_among_others
 
 
 def _counter(trainer: Trainer) -> Callable[[Any], None]:

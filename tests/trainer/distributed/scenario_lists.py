@@ -21,6 +21,8 @@ DDP: dict[str, dict[str, Any]] = {
     "uneven": {"run": "trained", "name": "uneven", **scenarios.UNEVEN},
     "means": {"run": "trained", "name": "means", "text": True, "ignore": 1, "means": True},
     "loss of the script": {"run": "scaled_by_the_script", **scenarios.UNCOUNTED},
+    "uneven loss of the script": {
+        "run": "scaled_by_the_script", **scenarios.UNCOUNTED, **scenarios.UNEVEN, "name": "uncounted-uneven"},
     "scaled by the script": {"run": "scaled_by_the_script", **scenarios.SAID_SCALED},
     "not scaled by the script": {"run": "scaled_by_the_script", **scenarios.SAID_NOT_SCALED},
     "averaged by each": {

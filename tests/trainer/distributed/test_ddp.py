@@ -56,6 +56,7 @@ def test_ddp_gives_the_loss_curve_of_one_process_on_the_same_global_batch(
     ("name", "options"),
     [
         ("loss of the script", scenarios.UNCOUNTED),
+        ("uneven loss of the script", {**scenarios.UNCOUNTED, **scenarios.UNEVEN}),
         ("scaled by the script", scenarios.SAID_SCALED),
         ("not scaled by the script", scenarios.SAID_NOT_SCALED),
     ],
