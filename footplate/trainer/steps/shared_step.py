@@ -70,7 +70,8 @@ class SharedStep(Step):
         if not self.weighs:
             return 1.0
         samples = 0 if isinstance(batch, PaddingBatch) else batch_length(batch)
-        return samples * self.readers.world / self.readers.total(samples)
+        all_samples: int = self.readers.total(samples)
+        return samples * self.readers.world / all_samples
 
 
 def _infinite(items: Tensor | int | None) -> Any:
