@@ -1,10 +1,12 @@
-"""Ends a user's program as Python ends one, before its outputs are collected."""
+"""Ends a user's program as Python ends one, and writes the buffers of a training process before its end."""
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import io
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -16,8 +18,8 @@ _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 def end_program(note: Callable[[str], None]) -> None:
     """Waits for the program's threads, calls its `atexit` functions, and writes what its open files have in buffers.
 
-    The training process itself ends by os._exit, which does none of this. It would lose the last lines of a file that
-    the program did not close, and the work of its threads.
+    This is for a program that has returned or called sys.exit. If it raised an exception, only the buffers are written,
+    because the job's error must not wait for a thread that may never end.
     """
     if names := [thread.name for thread in threading.enumerate() if _is_awaited(thread)]:
         note(f"the program has ended, and waits for its threads: {', '.join(names[:10])}")
@@ -28,10 +30,21 @@ def end_program(note: Callable[[str], None]) -> None:
     except BaseException:
         # Python prints such an error as well, and the program's exit code stays.
         traceback.print_exc()
-    for file in gc.get_objects():
+    write_buffers()
+
+
+def write_buffers() -> None:
+    """Writes what all open files have in buffers, and C's stdout.
+
+    The training process ends by os._exit, which does not. It would lose the last lines of a file that users' code did
+    not close.
+    """
+    # The collector does not list these two, because the warm parent made and froze them.
+    for file in (*gc.get_objects(), sys.__stdout__, sys.__stderr__):
         if issubclass(type(file), _FILES):
             with suppress(OSError, ValueError):
-                file.flush()
+                file.flush()  # type: ignore[union-attr]
+    ctypes.CDLL(None).fflush(None)
 
 
 def _is_awaited(thread: threading.Thread) -> bool:

@@ -46,7 +46,7 @@ from footplate.runtime.build import Parts, build, check_trainer, save_model
 from footplate.runtime.emit import Emit, EventSocket, StoppedEvaluating
 from footplate.runtime.export import export
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
-from footplate.runtime.program_end import end_program
+from footplate.runtime.program_end import end_program, write_buffers
 from footplate.runtime.serving.session import serve
 from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point, folder_for_loop
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback, TrainerCallback
@@ -86,7 +86,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
             with suppress(Exception):
                 emit.last_progress()
     event_socket.send(OUTCOME, {**done.model_dump(mode="json"), FOLLOW_UP: is_follow_up})
-    sys.stdout.flush()
+    write_buffers()
     event_socket.flush(within=FLUSH_SECONDS)
     return 0
 

@@ -1,4 +1,4 @@
-"""A program that was run inside of a training process ends as Python ends it."""
+"""A program that was run inside of a training process ends as Python ends it, and a failed one loses no buffer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from footplate.contract.host.launch import Order
+from footplate.contract.ids import ClaimId, Fence, new_job_id
+from footplate.contract.spec import JobSpec
+from tests.support.bundles import kept
 from tests.support.processes import REPOSITORY
 
 PROGRAM = """
@@ -51,3 +55,41 @@ def test_threads_atexit_functions_and_open_files_of_a_program_lose_nothing(tmp_p
     assert "ZeroDivisionError" in ran.stderr
     assert ran.stderr.endswith("ended")
     assert ran.returncode == 0
+
+
+FAILING = """
+import ctypes, sys
+
+rows = open("rows.txt", "w")
+rows.write("the last row")
+sys.__stdout__.write("printed")
+ctypes.CDLL(None).printf(b" by C")
+raise ValueError("the script fails")
+"""
+TRAINING = """
+import os, socket, sys, time
+from footplate.runtime import run
+
+events, _others = socket.socketpair()
+stop = os.memfd_create("stop")
+os.ftruncate(stop, 4096)
+os._exit(run.main(os.open("order.json", os.O_RDONLY), events.detach(), stop, time.monotonic()))
+"""
+
+
+def test_a_script_that_raises_loses_no_data_of_open_files_and_stdout(tmp_path: Path) -> None:
+    spec = {"loop": {"script": "train.py"}, "code": {"bundle": kept(tmp_path, {"train.py": FAILING})}}
+    order = Order(
+        job=new_job_id(), attempt=1, fence=Fence(1), claim=ClaimId("claim"), spec=JobSpec.parse(spec).as_json(),
+        gpus=[], checkpoints=[], artifacts=tmp_path, data=tmp_path, models=tmp_path, threads=1,
+    )  # fmt: skip
+    (tmp_path / "order.json").write_text(order.model_dump_json())
+
+    environment = {"PYTHONPATH": str(REPOSITORY)}
+    ran = subprocess.run(
+        [sys.executable, "-c", TRAINING], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+
+    assert (order.files.folder / "rows.txt").read_text() == "the last row", ran.stderr
+    assert "printed" in ran.stdout
+    assert "by C" in ran.stdout
