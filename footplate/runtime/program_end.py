@@ -43,7 +43,7 @@ def write_buffers() -> None:
     for file in (*gc.get_objects(), sys.__stdout__, sys.__stderr__):
         if issubclass(type(file), _FILES):
             with suppress(OSError, ValueError):
-                file.flush()  # type: ignore[union-attr]
+                file.flush()
     ctypes.CDLL(None).fflush(None)
 
 

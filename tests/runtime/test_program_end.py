@@ -60,7 +60,7 @@ def test_threads_atexit_functions_and_open_files_of_a_program_lose_nothing(tmp_p
 FAILING = """
 import ctypes, sys
 
-rows = open("rows.txt", "w")
+rows = sys.kept = open("rows.txt", "w")
 rows.write("the last row")
 sys.__stdout__.write("printed")
 ctypes.CDLL(None).printf(b" by C")
@@ -85,7 +85,7 @@ def test_a_script_that_raises_loses_no_data_of_open_files_and_stdout(tmp_path: P
     )  # fmt: skip
     (tmp_path / "order.json").write_text(order.model_dump_json())
 
-    environment = {"PYTHONPATH": str(REPOSITORY)}
+    environment = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-c", TRAINING], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
