@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import jsonschema_rs
 import pytest
@@ -20,11 +19,13 @@ from service import readiness
 from service.control.counters import Counts, prometheus_name
 from service.jobs.beat import node_beat
 from service.metrics import Meters
+from service.redis_client import RedisNotifier
 from service.store import nodes
 from service.store.tables import sources
 from service.store.times import now_ms
 from tests.conformance.acting import place_waiting
 from tests.service.api.conftest import SPEC, Api
+from tests.support.redis_server import RedisServer
 
 CATALOGUE = {
     "models": {"toy/mlp": {"name": "toy/mlp", "group": "models"}},
@@ -233,12 +234,11 @@ async def test_an_unwritable_store_is_reported_as_degraded(api: Api, tmp_path: P
     assert "cannot write to the artifact store" in result["artifacts"]
 
 
-async def test_readyz_distinguishes_a_missing_control_from_an_unreachable_redis(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_readyz_distinguishes_a_missing_control_from_an_unreachable_redis(api: Api, redis: RedisServer) -> None:
     without_redis = await readiness.degraded(api.services, [])
-    monkeypatch.setattr(api.services.notifier, "is_there", AsyncMock(return_value=True))
-    with_redis = await readiness.degraded(api.services, [])
+    notifier = RedisNotifier(redis.url)
+    with_redis = await readiness.degraded(replace(api.services, notifier=notifier), [])
+    await notifier.close()
 
     assert "is unknown" in without_redis["control"]
     assert "holds the lock" in with_redis["control"]
