@@ -16,7 +16,9 @@ from footplate.contract.errors import CheckpointCorrupt
 
 WEIGHTS = "adapter_model.safetensors"
 REST = "beside_adapter.safetensors"
-"""The file for trained weights outside of the adapters, which peft's own file does not hold."""
+"""The file for what peft's own file does not hold: trained weights outside of the adapters, and prompt encoders."""
+PROMPT_ENCODERS = "prompt_encoder."
+"""The prefix of the weights from which peft computes a prompt. Its own file holds only the computed prompt."""
 
 
 def are_in(model: nn.Module) -> bool:
@@ -40,11 +42,11 @@ def state_to_save(model: nn.Module) -> dict[str, Any]:
     if not are_in(model) or len(model.peft_config) > 1:  # type: ignore[arg-type]
         return state
     frozen = {name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
-    return {name: value for name, value in state.items() if name not in frozen}
+    return {name: value for name, value in state.items() if name not in frozen or name.startswith(PROMPT_ENCODERS)}
 
 
 def save_rest(model: nn.Module, folder: Path, state: dict[str, Any] | None = None) -> None:
-    """Writes the file REST: trained weights outside of the adapters, and buffers such as running means."""
+    """Writes the file REST: trained weights outside of the adapters, prompt encoders, and buffers."""
     rest = _rest(model, state)
     if rest:
         save_file({name: tensor.detach().contiguous() for name, tensor in rest.items()}, folder / REST)
@@ -56,7 +58,10 @@ def _rest(model: nn.Module, state: dict[str, Any] | None = None) -> dict[str, Te
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     changing = trained | {name for name, _ in model.named_buffers() if name in own}
     state = own if state is None else state
-    return {name: state[name] for name in sorted(changing) if _place(own[name]) not in held}
+    prompts = {name for name in own if name.startswith(PROMPT_ENCODERS)}
+    return {
+        name: state[name] for name in sorted(changing | prompts) if name in prompts or _place(own[name]) not in held
+    }
 
 
 def _place(tensor: Tensor) -> int:
@@ -69,10 +74,13 @@ def load(model: nn.Module, folder: Path) -> None:
     """Loads every adapter of the model from the files that peft writes."""
     from peft.utils import set_peft_model_state_dict
 
+    rest = load_file(folder / REST) if (folder / REST).is_file() else {}
     for name in _names(model):
-        set_peft_model_state_dict(model, _stored(model, name, folder, _of(model, name)), adapter_name=name)
-    if (folder / REST).is_file():
-        model.load_state_dict(load_file(folder / REST), strict=False)
+        stored = _stored(model, name, folder, _of(model, name))
+        if not any(key.startswith(f"{PROMPT_ENCODERS}{name}.") for key in rest):
+            set_peft_model_state_dict(model, stored, adapter_name=name)
+    if rest:
+        model.load_state_dict(rest, strict=False)
 
 
 def read(model: nn.Module, folder: Path) -> dict[str, Tensor]:
@@ -93,20 +101,25 @@ def places_of(model: nn.Module, name: str) -> dict[str, str]:
     return {key: places[id(value)] for key, value in of_adapter.items() if id(value) in places}
 
 
+def computed(model: nn.Module) -> list[str]:
+    """Returns the adapters whose stored tensors are not those of the model, but computed from them by peft."""
+    if not are_in(model):
+        return []
+    own = model.state_dict()
+    return [name for name in _names(model) if len(places_of(model, name)) < len(_of(model, name, own))]
+
+
 def require_places(model: nn.Module, strategy: str) -> None:
-    """Raises ValueError for an adapter whose stored tensors are not those of the model, but computed from them by peft.
+    """Raises ValueError for an adapter whose tensors peft computes.
 
     A sharded model is saved tensor by tensor, so such an adapter cannot be saved.
     """
-    if not are_in(model):
-        return
-    for name in _names(model):
-        if len(places_of(model, name)) < len(_of(model, name, model.state_dict())):
-            kind = getattr(model.peft_config[name], "peft_type", None)  # type: ignore[index]
-            raise ValueError(
-                f"the adapter {name!r}, a {getattr(kind, 'value', kind)}, computes its tensors when it is saved, but "
-                f"{strategy} shards the model: train it with DDP or in one process"
-            )
+    for name in computed(model):
+        kind = getattr(model.peft_config[name], "peft_type", None)  # type: ignore[index]
+        raise ValueError(
+            f"the adapter {name!r}, a {getattr(kind, 'value', kind)}, computes its tensors when it is saved, but "
+            f"{strategy} shards the model: train it with DDP or in one process"
+        )
 
 
 def _stored(model: nn.Module, name: str, folder: Path, own: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -114,7 +114,8 @@ def save_checkpoint(trainer: Trainer) -> None:
     """Writes a checkpoint, in the background if the arguments allow it. A failure stops training only if repeated."""
     if trainer._footplate.background.is_under_way:
         finish_save(trainer)
-    if trainer.args.save_in_background and saves_plainly(trainer):
+    # peft computes some adapters from the model itself, which training changes meanwhile.
+    if trainer.args.save_in_background and saves_plainly(trainer) and not adapters.computed(trainer.model):
         start_in_background(trainer)
         trainer.control.should_save = False
         return

@@ -38,7 +38,9 @@ def try_saving(trainer: Trainer, *, resumes: bool) -> None:
         (scratch / "written").write_text("yes")
         if saves_plainly(trainer) and not any(map(_is_sharded, state.values())):
             _require_space(parent, state, resumes=resumes)
-            _save_stand_ins(trainer, state, scratch)
+            # peft cannot compute an adapter from stand-ins, because their shapes are others.
+            if not adapters.computed(trainer.model):
+                _save_stand_ins(trainer, state, scratch)
     except OSError as error:
         problem = f"no checkpoint could be written to {parent}: {error}"
         if not resumes:

@@ -169,6 +169,52 @@ def test_several_adapters_of_one_model_are_saved_and_restored(tmp_path: Path) ->
     assert [name for name in own if not own[name].equal(read[name])] == []
 
 
+COMPUTED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "VB-LoRA": (
+        peft.VBLoRAConfig,
+        {"target_modules": ["c_attn"], "fan_in_fan_out": True, "r": 2, "topk": 2, "save_only_topk_weights": True}
+        | {"num_vectors": 8, "vector_length": 4},
+    ),
+    "prompt": (peft.PromptTuningConfig, {"num_virtual_tokens": 2}),
+    "prefix": (peft.PrefixTuningConfig, {"num_virtual_tokens": 2, "prefix_projection": True}),
+    "CPT": (
+        peft.CPTConfig,
+        {"cpt_token_ids": [7, 8], "cpt_mask": [1, 1], "cpt_tokens_type_mask": [1, 4]}
+        | {"opt_projection_format_epsilon": 9.0},
+    ),
+}
+"""Adapters whose stored tensors peft computes from the model's, with the options of each."""
+
+
+def computed_by_peft(side: Any, folder: Path, kind: str, **more: Any) -> Any:
+    config, options = COMPUTED[kind]
+    torch.manual_seed(1)
+    model = peft.get_peft_model(sides.gpt(), config(task_type="CAUSAL_LM", **options))
+    return trainer(side, folder, model, **{"num_train_epochs": 2, "learning_rate": 0.1, **more})
+
+
+@pytest.mark.parametrize("kind", ["VB-LoRA", "prompt"])
+def test_an_adapter_that_peft_computes_is_saved_as_with_transformers(tmp_path: Path, kind: str) -> None:
+    computed_by_peft(transformers, tmp_path / "theirs", kind).train()
+    computed_by_peft(footplate, tmp_path / "ours", kind, save_in_background=True).train()
+
+    ours, theirs = (load_file(tmp_path / name / "checkpoint-6" / adapters.WEIGHTS) for name in SIDES)
+    assert ours.keys() == theirs.keys()
+    assert [name for name in theirs if not theirs[name].equal(ours[name])] == []
+
+
+@pytest.mark.parametrize("kind", COMPUTED)
+def test_an_adapter_that_peft_computes_resumes_bit_identically(tmp_path: Path, kind: str) -> None:
+    """Hugging Face's Trainer cannot resume some of these adapters. It trains others from the computed values."""
+    whole = computed_by_peft(footplate, tmp_path, kind)
+    whole.train()
+
+    after = computed_by_peft(footplate, tmp_path / "after", kind)
+    after.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+
+    assert_same_end(outcome(after), outcome(whole))
+
+
 def test_an_adapter_added_by_model_add_adapter_is_resumed(tmp_path: Path) -> None:
     """Hugging Face's Trainer saves such an adapter, but cannot load it again."""
 
