@@ -357,6 +357,17 @@ DIFFERENCES = (
         "No sample is trained on twice.",
     ),
     (
+        "Weights of a checkpoint that the model lacks are left out with a warning, and the model's others keep their "
+        "values. A best checkpoint without weights is a warning, too.",
+        "Both are errors that name the weights. Only buffers may be missing.",
+        "The run would go on, or end, with weights of another training.",
+    ),
+    (
+        "`resume_from_checkpoint=True` takes the newest folder.",
+        "It takes the newest one with a valid manifest. A checkpoint that transformers wrote is resumed by its path.",
+        "An interrupted save leaves a folder from which no run can continue.",
+    ),
+    (
         "A smaller last window of a stream is not a step. Its gradients are added to the next step.",
         "It is a step.",
         "Each step then has the gradients of its own samples.",

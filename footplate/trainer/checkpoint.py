@@ -269,7 +269,7 @@ def _read_manifest(folder: Path, sha256: str | None) -> dict[str, Any]:
         manifest = json.loads(text)
     except FileNotFoundError:
         raise CheckpointCorrupt(
-            f"{folder.name}: {MANIFEST} is missing, so the checkpoint was never completed"
+            f"{folder.name}: {MANIFEST} is missing: the checkpoint was never completed, or another Trainer wrote it"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointCorrupt(f"{folder.name}: {MANIFEST} cannot be read ({error})") from error
