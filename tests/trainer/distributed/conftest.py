@@ -12,6 +12,7 @@ import pytest
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.launch import launched, read
 from tests.trainer.distributed.scenario_lists import (
+    ADAPTERS_OF_ZERO,
     SCENARIOS_OF_FOUR,
     SCENARIOS_OF_PARTS,
     SCENARIOS_OF_TWO,
@@ -73,6 +74,12 @@ def results_of_parts(folder_of: Callable[..., Path]) -> Results:
 def results_of_zero(folder_of: Callable[..., Path]) -> Results:
     folder = folder_of("zero", SCENARIOS_OF_ZERO, DS_ACCELERATOR="cpu")
     return lambda name: read(folder, list(SCENARIOS_OF_ZERO).index(name), 2)
+
+
+@pytest.fixture
+def adapters_of_zero(folder_of: Callable[..., Path]) -> Results:
+    folder = folder_of("adapters-of-zero", ADAPTERS_OF_ZERO, DS_ACCELERATOR="cpu")
+    return lambda name: read(folder, list(ADAPTERS_OF_ZERO).index(name), 2)
 
 
 @pytest.fixture

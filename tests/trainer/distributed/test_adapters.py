@@ -28,9 +28,9 @@ def test_adapters_of_a_sharded_model_resume_bit_identically(results: Results, st
 
 @pytest.mark.parametrize("strategy", ["zero 2", "zero 3"])
 def test_checkpoints_of_adapter_weights_only_resume_bit_identically_in_deepspeed(
-    results_of_zero: Results, strategy: str
+    adapters_of_zero: Results, strategy: str
 ) -> None:
-    for rank_run in results_of_zero(f"{strategy}: adapters alone"):
+    for rank_run in adapters_of_zero(f"{strategy}: adapters alone"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["first"]["losses"] + rank_run["rest"]["losses"] == rank_run["whole"]["losses"]
         assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
