@@ -13,35 +13,23 @@ from docs.conf import relink
 from tests.support.processes import REPOSITORY
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the folder of the built site. A broken link, an unknown anchor or an unlisted page fails the build."""
-    folder = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", folder / "cache"]
-    done = subprocess.run([*build, "docs", folder / "html"], cwd=REPOSITORY, capture_output=True, text=True)
+def test_the_built_docs_site_has_every_page_and_loads_nothing_from_other_servers(tmp_path: Path) -> None:
+    """A broken link, an unknown anchor or an unlisted page fails the build. One test, because a build takes seconds."""
+    site = tmp_path / "html"
+    build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", tmp_path / "cache"]
+    done = subprocess.run([*build, "docs", site], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return folder / "html"
 
-
-def test_the_docs_site_has_every_page_of_the_docs_folder(site: Path) -> None:
     pages = {path.relative_to(REPOSITORY / "docs").with_suffix("") for path in (REPOSITORY / "docs").rglob("*.md")}
     built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
-
     assert pages - built == {Path("decisions/template")}
 
-
-def test_no_page_loads_a_script_a_font_or_a_picture_from_another_server(site: Path) -> None:
     loads = re.compile(r"<(?:script|img|source|iframe)[^>]*\"https?://[^>]*>|<link[^>]*stylesheet[^>]*https?://[^>]*>")
     styles = re.compile(r"(?:@import|url\()[^;)]*https?://")
-
     assert [match[0] for path in site.rglob("*.html") for match in loads.finditer(path.read_text())] == []
     assert [path.name for path in site.rglob("*.css") if styles.search(path.read_text())] == []
 
-
-def test_the_search_finds_words_of_the_pages(site: Path) -> None:
-    index = (site / "searchindex.js").read_text()
-
-    assert "footplate_artifact" in index
+    assert "footplate_artifact" in (site / "searchindex.js").read_text(), "the search must find words of the pages"
     assert (site / "search.html").exists()
 
 
