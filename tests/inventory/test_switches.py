@@ -5,10 +5,7 @@ A switch has its module and the replaced names as strings, so neither mypy nor a
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from tests.support.processes import REPOSITORY
+from tests.support.template import run_after_imports
 
 TURN_ALL_OFF = """
 import ast
@@ -46,8 +43,4 @@ for name, (module, turn_off) in SWITCHES.items():
 
 
 def test_every_switch_of_a_protection_uses_module_names_that_exist() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TURN_ALL_OFF], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
+    run_after_imports("-c", TURN_ALL_OFF)

@@ -8,6 +8,7 @@ A fork has its own session, environment, arguments, working folder and output, l
 usual way. `ps`, /proc/<pid>/cmdline and /proc/<pid>/environ show this, too.
 
     popen = fork(["python", "-m", "worker"], env=..., cwd=..., out=log)     None: must be started in the usual way
+    run_after_imports("-c", code)                                           forks the node's template, which has torch
 
 A program is not forked if a variable would have changed its imports (`must_start_fresh`).
 FOOTPLATE_TESTS_FORK=0 starts everything in the usual way, as `make faults` does.
@@ -103,10 +104,11 @@ class Template:
         self.imported = frozenset(first["imported"])
         """The imported top-level modules. No program is forked if its PYTHONPATH has other modules of these names."""
 
-    def fork(self, argv: list[str], ways: list[str], env: Mapping[str, str], cwd: str, out: int) -> Forked:
+    def fork(self, argv: list[str], ways: list[str], env: Mapping[str, str], cwd: str, *fds: int) -> Forked:
+        """Starts the command. The files are its output, or its input, output and errors."""
         asked = json.dumps({"argv": argv, "ways": ways, "env": dict(env), "cwd": cwd}).encode()
         with self._lock:
-            socket.send_fds(self._line, [asked], [out])
+            socket.send_fds(self._line, [asked], list(fds))
             while not isinstance(pid := self._next(), int):
                 pass
             self._forks[pid] = forked = Forked(self, pid)
@@ -203,6 +205,24 @@ def fork(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, out: int) -> 
     if must_start_fresh(template, env):
         return None
     return template.fork(command, ways, env, cwd, out)
+
+
+def run_after_imports(*words: str) -> str:
+    """Runs `python -c CODE` or `python -m MODULE` in a new process that has imported torch, and returns its output."""
+    from tests.support.processes import clean_environment
+
+    argv, env = [sys.executable, *words], clean_environment()
+    template = None if os.environ.get("FOOTPLATE_TESTS_FORK") == "0" else _template("worker", os.getpid())
+    with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        if template is None or must_start_fresh(template, env):
+            code = subprocess.run(argv, env=env, cwd=REPOSITORY, stdin=nothing, stdout=out, stderr=errors).returncode
+        else:
+            fds = [file.fileno() for file in (nothing, out, errors)]
+            code = template.fork(argv, [], env, REPOSITORY, *fds).wait()
+        errors.seek(0)
+        assert code == 0, f"the process exited with {code}:\n{errors.read()}"
+        out.seek(0)
+        return out.read()
 
 
 def is_ours(argv: Sequence[str]) -> bool:
@@ -423,6 +443,9 @@ def _become(asked: dict[str, Any], fds: list[int], line: socket.socket) -> None:
     os.chdir(asked["cwd"])
     argv, env = asked["argv"], asked["env"]
     take_on(argv, env)
+    if argv[1] == "-c":
+        exec(argv[2], {"__name__": "__main__"})
+        return
     module = argv[2]
     if module == "worker":
         keep_warm_seeds()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.support.template import run_after_imports
 
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from footplate.trainer import preload
-preload()
 from footplate.trainer import checkpoint as files
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
@@ -60,11 +57,8 @@ def test_a_save_killed_at_any_step_leaves_checkpoints_that_verify(tmp_path: Path
     A save over an older checkpoint of the same step has one more step, which moves the older checkpoint aside.
     If the save fails, the older checkpoint is moved back.
     """
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
+    printed = run_after_imports("-c", SCRIPT, str(tmp_path))
 
-    assert done.returncode == 0, done.stderr
-    beside, over = (int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("killed"))
+    beside, over = (int(line.split()[1]) for line in printed.splitlines() if line.startswith("killed"))
     assert beside >= 11
     assert over >= 12

@@ -1,8 +1,6 @@
 """Tests that a resumed run equals an undisturbed run: weights, optimizer, schedule, generators and losses."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import default_data_collator
 from footplate.trainer.testing import Fingerprint, StopAt
 from footplate.trainer.trainer import Trainer
+from tests.support.template import run_after_imports
 from tests.trainer.runs import run
 
 STEPS = 32
@@ -191,7 +190,4 @@ def test_max_steps_is_kept_on_a_resume_with_another_batch_size(tmp_path: Path) -
 
 def run_in_a_new_process(folder: Path, **options: object) -> Fingerprint:
     asked = json.dumps({"folder": str(folder), **options})
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.trainer.runs", asked], capture_output=True, text=True, check=True, timeout=600
-    )
-    return Fingerprint(**json.loads(done.stdout.splitlines()[-1]))
+    return Fingerprint(**json.loads(run_after_imports("-m", "tests.trainer.runs", asked).splitlines()[-1]))
