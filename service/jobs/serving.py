@@ -181,7 +181,7 @@ def _find_checkpoint(conn: Connection, job: JobRow, name: str | None) -> ServedC
             hint=f"footplate download {job.id} --checkpoint latest",
         )
     rows = checkpoints.of_job(conn, job.id)
-    name = name or _final(spec, rows)
+    name = name or final_name(spec, rows)
     by_step = {f"{STEP}{row.step}": row.id for row in reversed(checkpoints.committed(rows))}
     try:
         checkpoint = choose(rows, job, by_step.get(name, name))
@@ -191,7 +191,7 @@ def _find_checkpoint(conn: Connection, job: JobRow, name: str | None) -> ServedC
     return ServedCheckpoint(job, checkpoint, name, sessions[0] if sessions else None)
 
 
-def _final(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:
+def final_name(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:
     """Returns "best" if the job ends with its best checkpoint and has one, else "latest"."""
     has_best = checkpoints.named(checkpoints.committed(rows), BEST) is not None
     return BEST if has_best and spec["training"].get("load_best_model_at_end") else LATEST

@@ -93,6 +93,11 @@ def name_of(row: JobRow, tune: Json | None = None, step: int | None = None) -> s
     return model_name(tune["model"], row.project, _NOT_IN_A_SUFFIX.sub("-", tune["suffix"] or ""), row.id, step)
 
 
+def base_of(row: JobRow) -> str:
+    """Returns the name of the base model that a job trains."""
+    return str((loads(row.fine_tune) or _from_spec(json.loads(row.spec)))["model"])
+
+
 def model(row: JobRow, step: int | None = None) -> ModelObject:
     created = seconds(row.finished_at or row.created_at)
     return ModelObject(id=name_of(row, step=step), created=created, owned_by=row.project)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -27,6 +27,7 @@ from service.api.openai.names import ModelName, read_model_name
 from service.api.openai.rows import checked_once
 from service.api.openai.to_spec import Base, TuningFile, in_the_request, translate
 from service.api.verbs import apply, cancelling, pausing, resuming
+from service.base_models import PartialSpec
 from service.deps import (
     DEEP_OBJECT,
     LARGE,
@@ -40,6 +41,7 @@ from service.deps import (
     read_body,
     services_of,
 )
+from service.jobs.serving import final_name
 from service.jobs.submit import Submitted
 from service.store import checkpoints, events, jobs
 from service.store.job_list import JobFilter, newest_trainings
@@ -71,7 +73,7 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     base = await _base(services, body.model)
     train = await _file(services, body.training_file, "training_file")
     valid = None if body.validation_file is None else await _file(services, body.validation_file, "validation_file")
-    translated = translate(body, base, train, valid)
+    translated = translate(body, base, train, valid, services.catalogues.current)
     try:
         accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, translated.document))
         if translated.bundle is not None:
@@ -109,9 +111,9 @@ async def _file(services: Services, name: str, parameter: str) -> TuningFile:
 
 async def _base(services: Services, name: str) -> Base:
     """Returns a base model of the operator's table, a model by its path, or a model that was fine-tuned here."""
-    if (tuned := read_model_name(name)) is not None:
-        return await services.db.read(partial(_tuned, project=services.project, name=tuned))
     table = services.settings.base_models
+    if (tuned := read_model_name(name)) is not None:
+        return await services.db.read(partial(_tuned, project=services.project, name=tuned, table=table))
     partial_spec = base_models.find(table, name)
     if partial_spec is None:
         names = ", ".join(table) or "none"
@@ -121,20 +123,25 @@ async def _base(services: Services, name: str) -> Base:
     return Base(name, partial_spec)
 
 
-def _tuned(conn: Connection, project: str, name: ModelName) -> Base:
-    """Returns a fine-tuned model as the base: the weights of a job's newest checkpoint, or of the one at a step."""
+def _tuned(conn: Connection, project: str, name: ModelName, table: Mapping[str, PartialSpec]) -> Base:
+    """Returns a fine-tuned model as the base: the weights that a job ends with, or those of the checkpoint at a step.
+
+    The operator's entry for the base model says how it is trained.
+    """
     row = jobs.get(conn, project, name.job)
-    spec = json.loads(row.spec)
-    checkpoint = "latest"
+    spec, saved = json.loads(row.spec), checkpoints.of_job(conn, row.id)
+    checkpoint = final_name(spec, saved)
     if name.step is not None:
-        matches = [item.id for item in checkpoints.of_job(conn, row.id) if item.step == name.step]
+        matches = [item.id for item in saved if item.step == name.step]
         if not matches:
             detail = f"job {row.id} has no checkpoint at step {name.step}"
             hint = f"fine_tuning.jobs.checkpoints.list({row.id!r}) lists those that it has"
             raise UnknownModel(detail, hint=hint, parameter="model")
         checkpoint = matches[0]
-    partial_spec = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
-    return Base(name.base, partial_spec, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})
+    base = from_job.base_of(row)
+    of_job = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
+    partial_spec = {**(base_models.find(table, base) or {}), **of_job}
+    return Base(base, partial_spec, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})
 
 
 @router.get(JOBS)

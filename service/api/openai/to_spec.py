@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from footplate.contract.components import Catalogue
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import FileId
 from service.api.openai.models import (
@@ -137,8 +138,13 @@ class TranslatedRequest:
     """The grader's code, if there is one."""
 
 
-def translate(body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFile | None) -> TranslatedRequest:
-    """Returns the spec for a request. Raises InvalidSpec for fields that are not supported here."""
+def translate(
+    body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFile | None, catalogue: Catalogue | None = None
+) -> TranslatedRequest:
+    """Returns the spec for a request. Raises InvalidSpec for fields that are not supported here.
+
+    `catalogue` has the components of all nodes, if they are known.
+    """
     method = _method(body)
     recipe = RECIPES[method.type]
     for parameter, file in (("training_file", train), ("validation_file", valid)):
@@ -148,7 +154,8 @@ def translate(body: NewFineTuningJob, base: Base, train: TuningFile, valid: Tuni
         detail = f"has rows of the format {valid.rows.format}, but the training file has {train.rows.format}"
         raise _refused("validation_file", "invalid_training_file", detail)
     wanted = _hyperparameters(method)
-    training, resolved = _training(wanted, recipe, base.partial_spec.get("training", {}), train.rows)
+    entry = _for_trainer(recipe.trainer, base.partial_spec.get("training", {}), catalogue)
+    training, resolved = _training(wanted, recipe, entry, train.rows)
     if body.seed is not None:
         training |= {"seed": body.seed, "data_seed": body.seed}
     data: Json = {"train": _reader(train), "map": list(recipe.maps[train.rows.format])}
@@ -251,6 +258,18 @@ def _require_format(method: str, recipe: Recipe, file: TuningFile, parameter: st
 
 def _reader(file: TuningFile) -> Json:
     return {"use": "files/jsonl", "args": {"paths": [file.id]}}
+
+
+def _for_trainer(trainer: str, entry: Json, catalogue: Catalogue | None) -> Json:
+    """Returns an entry's arguments of training, without those that only trainers of other methods have.
+
+    One entry serves all methods, so it may have `num_generations`, which only reinforcement knows.
+    """
+    described = {recipe.trainer: catalogue and catalogue.get("trainers", recipe.trainer) for recipe in RECIPES.values()}
+    names = {name: set(item.args.get("properties", {})) for name, item in described.items() if item}
+    own = names.pop(trainer, None)
+    others: set[str] = set() if own is None else set().union(*names.values()) - own
+    return {name: value for name, value in entry.items() if name not in others}
 
 
 def _training(wanted: Hyperparameters, recipe: Recipe, entry: Json, rows: Rows) -> tuple[Json, Json]:

@@ -12,11 +12,15 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.fine_tuning import FineTuningJob
 
+from footplate.contract.components import Catalogue, Described
 from footplate.contract.errors import SettingsError
 from footplate.contract.events import Kind
-from footplate.contract.ids import JobId
+from footplate.contract.ids import FileId, JobId
 from footplate.contract.lifecycle import JobState
 from service.api.openai import uploads as openai_uploads
+from service.api.openai.models import NewFineTuningJob
+from service.api.openai.rows import Rows
+from service.api.openai.to_spec import Base, TuningFile, translate
 from service.control.cleanup import prune
 from service.control.state import ControlIo, ControlState
 from service.jobs.prune import DAY_MS
@@ -423,7 +427,7 @@ async def stored_checkpoint(api: Api, job: JobId, step: int) -> str:
 
 
 async def test_a_fine_tuned_model_is_the_base_of_the_next_job(api: Api, client: AsyncOpenAI) -> None:
-    made = await submitted(client)
+    made = await submitted(client, model="gpt-4.1")
     job = JobId(made.id)
     first = await stored_checkpoint(api, job, 10)
     await stored_checkpoint(api, job, 20)
@@ -435,7 +439,41 @@ async def test_a_fine_tuned_model_is_the_base_of_the_next_job(api: Api, client: 
     spec = (await api.client.get(f"/jobs/{following.id}/spec")).json()
     start = spec["resume_from"]
     assert (start["job"], start["checkpoint"], start["mode"]) == (made.id, first, "weights")
-    assert following.model == BASE
+    assert (following.model, spec["training"]["learning_rate"]) == ("gpt-4.1", 1e-3), "the entry's rate"
+
+
+async def test_a_job_starts_from_the_best_checkpoint_if_that_is_the_model(api: Api, client: AsyncOpenAI) -> None:
+    job = await api.submit(
+        model={"use": "hf/causal-lm", "args": {"path": "models://small"}},
+        data={"train": "toy/regression", "eval": "toy/regression"},
+        training={"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 10, "save_steps": 10},
+    )
+    best = await api.commit(job, 10, is_best=True)
+    await stored_checkpoint(api, job, 20)
+    await api.end(job)
+    done = await client.fine_tuning.jobs.retrieve(job)
+
+    following = await submitted(client, model=done.fine_tuned_model)
+
+    spec = (await api.client.get(f"/jobs/{following.id}/spec")).json()
+    assert spec["resume_from"]["checkpoint"] == best.id
+
+
+def test_an_entry_has_arguments_of_several_methods_and_each_job_gets_its_own() -> None:
+    body = NewFineTuningJob(model=BASE, training_file="file")
+    base = Base(BASE, {"model": "models://tiny", "training": {"num_generations": 4, "max_length": 9, "bf16": True}})
+    arguments = {"trl/sft": ["max_length"], "trl/grpo": ["num_generations", "max_length"]}
+    catalogue = Catalogue.of(
+        Described(name=name, group="trainers", args={"properties": {key: {} for key in names}})
+        for name, names in arguments.items()
+    )
+
+    translated = translate(body, base, TuningFile(FileId("file"), Rows("chat", 10)), None, catalogue)
+
+    training = translated.document["training"]
+    assert (training["max_length"], training["bf16"]) == (9, True)
+    assert "num_generations" not in training
+    assert training["per_device_train_batch_size"] == 1, "this is the number of answers to a prompt for trl/grpo only"
 
 
 async def test_the_results_file_holds_the_metrics_of_each_step(api: Api, client: AsyncOpenAI) -> None:
