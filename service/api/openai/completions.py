@@ -86,11 +86,13 @@ class _Sampling(_Nullable):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[Whole, Field(ge=1, le=128)] | None = None
     stop: Stop = ()
-    seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    """The client's own id of its user, which has no effect."""
+    """The client's own id of its user, which has no effect. The next two fields have replaced it at OpenAI."""
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     frequency_penalty: Zero | None = None
     presence_penalty: Zero | None = None
@@ -153,7 +155,7 @@ class Completion(_Sampling):
     logprobs: Annotated[Whole, Field(ge=0, le=5)] | None = None
 
 
-class Embedding(Group):
+class Embedding(_Nullable):
     model: Annotated[str, Field(max_length=600)]
     input: JsonValue
     encoding_format: Literal["float", "base64"] = "float"

@@ -1,7 +1,11 @@
-"""OpenAI's routes for models: the operator's base models, and the models of jobs that have succeeded."""
+"""OpenAI's routes for models: the operator's base models, and the models of jobs that have succeeded.
+
+The list leaves out models that cannot read texts, because OpenAI's clients offer every listed model.
+"""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 from fastapi import APIRouter, Request
@@ -28,6 +32,8 @@ router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
 ONE = "/v1/models/{model:path}"
 OPERATOR = "operator"
+TRANSFORMERS = "hf/"
+"""The beginning of the names of components that are models of transformers."""
 MOST_TUNED = 1000
 """The most models of jobs in the list, because OpenAI's list has no pages."""
 
@@ -36,7 +42,8 @@ MOST_TUNED = 1000
 async def list_models(request: Request) -> Page[ModelObject]:
     services = services_of(request)
     succeeded = JobFilter(services.project, states=(JobState.SUCCEEDED,))
-    rows = await services.db.read(partial(newest_trainings, filter=succeeded, after=None, limit=MOST_TUNED))
+    read = partial(newest_trainings, filter=succeeded, after=None, limit=MOST_TUNED, matches=_reads_texts)
+    rows = await services.db.read(read)
     bases = [_base(name) for name in services.settings.base_models]
     return Page.of([*bases, *map(from_job.model, rows)], has_more=False)
 
@@ -70,6 +77,12 @@ async def delete_model(request: Request, model: str) -> Deleted:
     await end_sessions(services, tuned.job)
     await remove(services, tuned.job, lambda conn: delete(conn, services.project, tuned.job, now_ms()))
     return Deleted(id=model, object="model")
+
+
+def _reads_texts(row: JobRow) -> bool:
+    """Returns True if the job trained a model of transformers. Chats, completions or embeddings can use it."""
+    spec = json.loads(row.spec)
+    return str((spec.get("model") or {}).get("use")).startswith(TRANSFORMERS) and bool(spec["data"].get("train"))
 
 
 def _base(name: str) -> ModelObject:

@@ -289,18 +289,22 @@ async def test_unsupported_fields_of_a_completion_are_refused_by_name(api: Api) 
     assert "gpt-4o" in unknown.text
 
 
-async def test_sessions_and_exports_are_not_listed_as_models(api: Api, node: Node) -> None:
-    job, client = await trained(api), client_of(api)
+async def test_only_jobs_that_trained_a_model_of_texts_are_listed_as_models(api: Api, node: Node) -> None:
+    language = {"use": "hf/causal-lm", "args": {"path": "models://tiny"}}
+    job, client = await trained(api, model=language), client_of(api)
+    evaluated = await api.submit(model=language, data={"eval": "toy/regression"})
+    numbers = await trained(api)
+    await api.end(evaluated)
     await api.client.post(f"/jobs/{job}/export")
     await api.client.post(f"/jobs/{job}/predict", json={"inputs": ["a"], "wait": 0})
     for other in await node.sessions(job):
         await api.end(other)
 
     [model] = (await client.models.list()).data
-    [tuning] = (await client.fine_tuning.jobs.list()).data
+    tunings = (await client.fine_tuning.jobs.list()).data
 
     assert model.id.endswith(job.removeprefix("job_"))
-    assert tuning.id == job
+    assert {tuning.id for tuning in tunings} == {job, evaluated, numbers}
 
 
 async def test_the_lines_of_footplate_try_form_one_conversation(api: Api, node: Node) -> None:
