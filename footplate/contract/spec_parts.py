@@ -217,7 +217,7 @@ class Serve(Group):
     idle: Annotated[float, Field(gt=0, le=86_400), DURATION] = 300.0
     """The time without a request after which the session ends, so that its slot is free again. At most a day."""
     max_batch: Annotated[Whole, Field(ge=1, le=256)] = 8
-    """The largest number of requests that the session answers at the same time."""
+    """The largest number of texts that the session generates at the same time, over all requests."""
     max_queue: Annotated[Whole, Field(ge=1, le=1024)] = 16
     """The largest number of requests that wait. Further requests are answered 429."""
     max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from footplate.contract.serving import AdapterOffer, AnswerPieceKind
+from footplate.contract.serving import AdapterOffer, AnswerPieceKind, ServingRequest, Work
 from footplate.runtime.serving import session
 from footplate.trainer.checkpoint import commit
 from tests.components.conftest import tokenizer_folder as tokenizer_folder
 from tests.runtime.serving import ServedModel, served
 
-TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+TEMPLATE = "{% for m in messages %}{{ m['content'] + ' ' }}{% endfor %}"
 GPT: dict[str, Any] = {
     "model": {"use": "hf/causal-lm", "args": {"config": {
         "model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64, "initializer_range": 1.0,
@@ -107,6 +108,71 @@ def test_a_batch_generates_the_same_texts_as_one_prompt_at_a_time(gpt: ServedMod
                for at, answer in enumerate(answers))  # fmt: skip
 
 
+def test_prompts_whose_answers_do_not_fit_into_the_context_together_are_all_answered(gpt: ServedModel) -> None:
+    long = "the story is moving and the cast " * 7
+    answers = gpt.predict("the film is", long)
+
+    room = 64 - len(gpt.loaded.tokenizer(long, add_special_tokens=False)["input_ids"])
+    assert 0 < room < 40
+    assert answers[0]["text"] == generated_alone(gpt, "the film is", 40)
+    assert answers[1]["text"] == generated_alone(gpt, long, answers[1]["tokens"])
+
+
+def test_the_requests_of_a_batch_have_no_more_texts_than_the_limit_together() -> None:
+    def request(name: str, **body: Any) -> ServingRequest:
+        return ServingRequest(id=name, work=Work.COMPLETE, body={**GREEDY, **body})
+
+    waiting = deque([
+        request("a", messages=[{}], n=3), request("b", prompts=["x", "y"]), request("c", prompts=["x"]),
+        request("d", prompts=["x"], temperature=1.0), request("e", messages=[{}]),
+    ])  # fmt: skip
+
+    batches = []
+    while waiting:
+        batches.append([taken.id for taken in session.take_batch(waiting, 4)])
+
+    assert batches == [["a", "c"], ["b", "e"], ["d"]]
+
+
+def test_an_encoder_decoder_refuses_what_its_positions_cannot_hold(folder: Path) -> None:
+    config = {"model_type": "marian", "max_position_embeddings": 12, "d_model": 16, "encoder_layers": 1,
+              "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16,
+              "decoder_ffn_dim": 16, "decoder_start_token_id": 0, "pad_token_id": 0}  # fmt: skip
+    spec = {"model": {"use": "hf/seq2seq", "args": {"config": config}}, "processor": GPT["processor"]}
+    with served(folder, spec) as model:
+        refused = [model.refusal("complete", prompts=[prompt], max_tokens=tokens, **GREEDY)["code"]
+                   for prompt, tokens in (("the film " * 10, 2), ("the film", 20))]  # fmt: skip
+        [unlimited] = model.ask("complete", prompts=["the film"], max_tokens=None, **GREEDY)["choices"]
+
+    assert refused == ["context_length_exceeded"] * 2
+    assert unlimited["tokens"] <= 12
+
+
+def test_a_text_is_too_long_for_a_roberta_whose_positions_begin_after_its_padding(folder: Path) -> None:
+    config = {"model_type": "roberta", "max_position_embeddings": 12, "hidden_size": 16, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "intermediate_size": 16, "pad_token_id": 1}  # fmt: skip
+    spec = {"model": {"use": "hf/masked-lm", "args": {"config": config}}, "processor": GPT["processor"]}
+    with served(folder, spec) as model:
+        refused = model.refusal("embed", inputs=[[2] * 11])
+        [vector] = model.ask("embed", inputs=[[2] * 10])["vectors"]
+
+    assert refused["code"] == "context_length_exceeded"
+    assert len(vector) == 16
+
+
+def test_a_session_whose_gpu_has_failed_ends(folder: Path) -> None:
+    def fail(*args: Any) -> None:
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    with served(folder, {"model": "toy/mlp"}) as model:
+        model.loaded.model.register_forward_pre_hook(fail)
+        refused = model.refusal("predict", inputs=[{"x": [0.0] * 8}], parameters={})
+        model.thread.join(300)
+
+        assert not model.thread.is_alive()
+    assert "device-side assert" in refused["message"]
+
+
 def test_the_chunks_of_a_streamed_answer_add_up_to_the_full_answer(gpt: ServedModel) -> None:
     request = gpt.send("complete", prompts=["the film is"], max_tokens=30, **{**GREEDY, "stream": True})
     parts = []
@@ -167,6 +233,11 @@ def test_equal_seeds_draw_equal_texts(gpt: ServedModel) -> None:
     assert first == second
     assert first[0]["text"] != first[1]["text"]
 
+    almost_zero, zero = (
+        gpt.ask("complete", prompts=["the film"], max_tokens=12, **{**GREEDY, "temperature": temperature})["choices"]
+        for temperature in (1e-40, 0.0)
+    )
+    assert almost_zero == zero
 
 def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> None:
     messages = [{"role": "user", "content": "the film is"}]
@@ -177,6 +248,10 @@ def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> No
     [predicted] = gpt.predict({"messages": messages}, max_tokens=5)
     assert predicted["text"] == answer["choices"][0]["text"]
 
+    refused = gpt.send("complete", messages=[{"role": "user", "content": None}], max_tokens=5, **GREEDY)
+    beside = gpt.send("complete", prompts=["the film is"], max_tokens=5, **GREEDY)
+    assert gpt.last(refused).data["code"] == "bad_messages"
+    assert gpt.last(beside).kind is AnswerPieceKind.DONE
 
 @pytest.mark.parametrize(
     ("code", "body"),
@@ -196,6 +271,7 @@ def test_a_request_that_is_too_long_or_too_large_is_refused_with_its_code(
 
     assert refused["code"] == code
     assert gpt.ask("complete", prompts=["the"], max_tokens=1, **GREEDY)["choices"]
+    assert gpt.refusal("embed", inputs=[[1, 2, 10**9]])["code"] == "bad_token"
 
 
 def test_a_withdrawn_request_does_not_hold_up_the_next_one(gpt: ServedModel) -> None:

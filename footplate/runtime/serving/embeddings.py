@@ -23,6 +23,7 @@ class Embeddings:
         for row in rows:
             if not row:
                 raise CannotAnswer("an input is empty", hint="send texts with at least one token")
+            self._loaded.require_known(row)
             self._loaded.require_room(len(row))
         vectors: list[list[float]] = []
         size = self._loaded.limits.max_batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -53,11 +54,20 @@ class Loaded:
     def device(self) -> torch.device:
         return self.trainer._footplate.strategy.device
 
-    @property
+    @cached_property
     def context_length(self) -> int | None:
         """The largest number of tokens that the model can read, or None if its config has no limit."""
-        length = getattr(self.config, "max_position_embeddings", None)
-        return length if isinstance(length, int) and length > 0 else None
+        config = getattr(self.config, "text_config", self.config)
+        length = getattr(config, "max_position_embeddings", None)
+        if not isinstance(length, int) or length <= 0:
+            return None
+        # RoBERTa and its relatives count positions from the one after that of the padding.
+        padding = [
+            module.padding_idx
+            for name, module in self.base.named_modules()
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
+        ]
+        return length - padding[0] - 1 if padding else length
 
     def require_tokenizer(self) -> Any:
         if not callable(getattr(self.tokenizer, "convert_tokens_to_ids", None)):
@@ -68,15 +78,25 @@ class Loaded:
             )
         return self.tokenizer
 
-    def require_room(self, tokens: int) -> None:
-        """Raises CannotAnswer if the model cannot read this number of tokens."""
+    def require_room(self, tokens: int, answer: int = 0) -> None:
+        """Raises CannotAnswer if the model cannot read an input and an answer with these numbers of tokens."""
         length = self.context_length
-        if length is not None and tokens > length:
+        if length is not None and tokens + answer > length:
+            needed = f"the input has {tokens:,} tokens" if tokens > length or not answer else (
+                f"the input and the answer have {tokens:,} and {answer:,} tokens"
+            )  # fmt: skip
             raise CannotAnswer(
-                f"the input has {tokens:,} tokens, and this model reads at most {length:,}",
+                f"{needed}, and this model reads at most {length:,}",
                 code="context_length_exceeded",
-                hint="send a shorter text",
+                hint="send a shorter text" + (", or set a lower max_tokens" if answer > 1 else ""),
             )
+
+    def require_known(self, tokens: Sequence[int]) -> None:
+        """Raises CannotAnswer for a token that the model does not have. On a GPU it would end the whole session."""
+        rows = self.base.get_input_embeddings().weight.shape[0]
+        if unknown := [token for token in tokens if not 0 <= token < rows]:
+            detail = f"the input has the token {unknown[0]}, but this model's tokens are 0 to {rows - 1}"
+            raise CannotAnswer(detail, code="bad_token")
 
     def padded(self, rows: Sequence[Sequence[int]], *, on_left: bool) -> dict[str, Tensor]:
         """Returns the tokens of several texts as one batch, and the mask of its padding."""

@@ -99,11 +99,7 @@ class Requests:
                 return []
         while not self._incoming.empty():
             self._waiting.append(self._incoming.get())
-        first = self._waiting.popleft()
-        key = _batch_key(first)
-        same = [request for request in self._waiting if key is not None and _batch_key(request) == key][: limit - 1]
-        self._waiting = deque(request for request in self._waiting if request not in same)
-        return [first, *same]
+        return take_batch(self._waiting, limit)
 
     def _read(self) -> None:
         rest = b""
@@ -126,6 +122,23 @@ def _batch_key(request: ServingRequest) -> Any:
     if request.work is not Work.COMPLETE or body.get("seed") is not None:
         return None
     return request.adapter, body["temperature"], body["top_p"]
+
+
+def take_batch(waiting: deque[ServingRequest], limit: int) -> list[ServingRequest]:
+    """Takes the first request, and others that can be in the same batch if all together have at most `limit` texts."""
+    first = waiting.popleft()
+    key, batch, room = _batch_key(first), [first], limit - _texts_of(first)
+    for request in list(waiting):
+        if key is not None and _batch_key(request) == key and _texts_of(request) <= room:
+            batch.append(request)
+            room -= _texts_of(request)
+            waiting.remove(request)
+    return batch
+
+
+def _texts_of(request: ServingRequest) -> int:
+    """Returns the number of texts that a request generates. Any other work counts as one."""
+    return len(request.body.get("prompts") or "1") * int(request.body.get("n") or 1)
 
 
 def serve(spec: JobSpec, parts: Parts, trainer: Trainer, order: Order, emit: Emit, stream_fd: int | None) -> DoneData:
@@ -165,6 +178,7 @@ class Session:
         self._requests = Requests(stream)
         self._answered = self._tokens = 0
         self._ticked_at = 0.0
+        self._has_lost_gpu = False
 
     def run(self) -> DoneData:
         self._send(AnswerPiece(id="", kind=AnswerPieceKind.ALIVE))
@@ -175,6 +189,10 @@ class Session:
             if batch:
                 self._answer(batch)
                 last_work_at = time.monotonic()
+            if self._has_lost_gpu:
+                self._emit.note("the GPU refuses further work after an error, so the session ends. "
+                                "Its next request opens a new one")  # fmt: skip
+                return self._end(Ending.FINISHED, Reason.COMPLETED)
             now = time.monotonic()
             if now - (last_work_at or started_at) > self._limits.idle:
                 self._emit.note(f"no request came for {self._limits.idle:g} s, so the session ends")
@@ -209,6 +227,8 @@ class Session:
                 self.say(request.id, AnswerPieceKind.ERROR, refusal)
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
+            # After such an error, such as a failed assertion in a kernel, every call in this process fails.
+            self._has_lost_gpu = isinstance(error, torch.AcceleratorError)
         self._requests.withdrawn.difference_update(request.id for request in batch)
 
     def _has_adapter(self, batch: Sequence[ServingRequest]) -> bool:

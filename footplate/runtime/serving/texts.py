@@ -7,7 +7,7 @@ request whose client has gone ends early.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +23,8 @@ STREAM_SECONDS = 0.03
 """The shortest time between two parts of a streamed answer. The first part is sent at once."""
 STOP_WINDOW = 8
 """A stop text is searched in the last tokens only: one for each of its characters, plus this number of tokens."""
+LOWEST_TEMPERATURE = 1e-5
+"""The lowest temperature at which tokens are drawn. Logits that are divided by a smaller number become infinite."""
 LOWEST_LOGPROB = -9999.0
 """The log-probability that is reported for an impossible token, as in OpenAI's API, because JSON has no infinity."""
 REPLACEMENT = "\ufffd"
@@ -188,19 +190,24 @@ class Texts:
     def generate(
         self, texts: Sequence[Text], temperature: float, top_p: float, seed: int | None, clients: Clients
     ) -> None:
-        """Generates all texts together. A temperature of 0 always takes the likeliest token."""
+        """Generates all texts, together if they fit. A temperature of 0 always takes the likeliest token."""
+        if seed is not None:
+            torch.manual_seed(seed)
+        sampling: dict[str, Any] = (
+            {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
+            if temperature >= LOWEST_TEMPERATURE
+            else {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        )
+        context = None if self._is_encoder_decoder else self._loaded.context_length
+        for batch in batches_within(context, texts):
+            self._generate_batch(batch, sampling, clients)
+
+    def _generate_batch(self, texts: Sequence[Text], sampling: Mapping[str, Any], clients: Clients) -> None:
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
         model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
         watch = Watch(texts, self._ends(), self._decode, clients)
         readers = [watch.read_scores] if any(text.top_logprobs is not None for text in texts) else []
-        if seed is not None:
-            torch.manual_seed(seed)
-        sampling: dict[str, Any] = (
-            {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
-            if temperature > 0
-            else {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        )
         pad = getattr(tokenizer, "pad_token_id", None)
         inputs = self._loaded.padded([text.prompt for text in texts], on_left=not self._is_encoder_decoder)
         with torch.inference_mode():
@@ -208,6 +215,7 @@ class Texts:
                 **inputs,
                 max_new_tokens=max(text.limit for text in texts),
                 num_beams=1,
+                num_return_sequences=1,
                 use_cache=True,
                 pad_token_id=pad if pad is not None else min(self._ends(), default=0),
                 eos_token_id=sorted(self._ends()) or None,
@@ -264,15 +272,16 @@ class Texts:
                 code="too_many_tokens",
                 hint=f"set max_tokens to {most} or less",
             )
-        if context is None or self._is_encoder_decoder:
+        if context is None:
             return wanted or most
-        self._loaded.require_room(len(prompt) + (wanted or 1))
-        return wanted or min(most, context - len(prompt))
+        # An encoder and its decoder count positions separately.
+        used = 0 if self._is_encoder_decoder else len(prompt)
+        self._loaded.require_room(len(prompt))
+        self._loaded.require_room(used, wanted or 1)
+        return wanted or min(most, context - used)
 
     def prompt_of(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Returns the tokens of a conversation and of the beginning of its next answer, by the chat template."""
-        from jinja2 import TemplateError
-
         tokenizer = self._loaded.require_tokenizer()
         if not getattr(tokenizer, "chat_template", None):
             raise CannotAnswer(
@@ -289,7 +298,10 @@ class Texts:
                     code="no_tools",
                     hint="leave tools out, or give the processor a chat_template that has them, such as that of Qwen",
                 )
-        except TemplateError as error:
+        except CannotAnswer:
+            raise
+        except Exception as error:
+            # A template is a program of the model's author, and its filters raise errors of any class.
             raise CannotAnswer(f"the chat template refuses this conversation: {error}", code="bad_messages") from error
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -299,10 +311,7 @@ class Texts:
         tokens = list(tokenizer(prompt)["input_ids"]) if isinstance(prompt, str) else prompt
         if not self._is_encoder_decoder and len(tokens) > 1 and tokens[-1] == getattr(tokenizer, "eos_token_id", None):
             tokens = tokens[:-1]
-        rows = self._loaded.base.get_input_embeddings().weight.shape[0]
-        if unknown := [token for token in tokens if not 0 <= token < rows]:
-            detail = f"the prompt has the token {unknown[0]}, but this model's tokens are 0 to {rows - 1}"
-            raise CannotAnswer(detail, code="bad_token")
+        self._loaded.require_known(tokens)
         if not tokens:
             first = getattr(tokenizer, "bos_token_id", None)
             first = getattr(tokenizer, "eos_token_id", None) if first is None else first
@@ -324,6 +333,25 @@ class Texts:
             choice |= logprobs_of(text, len(whole), self._decode)
         calls = read_calls(self._loaded.tokenizer, text.tokens, text.prompt, tools) if tools else None
         return {**choice, **calls, "finish_reason": "tool_calls"} if calls else choice
+
+
+def batches_within(context: int | None, texts: Sequence[Text]) -> list[list[Text]]:
+    """Splits texts into batches that a model with this context length can generate. None means no limit.
+
+    A finished text stays in its batch, and gets further positions until the longest text is finished. So the longest
+    prompt and the longest answer of a batch must fit into the context together.
+    """
+    batches: list[list[Text]] = []
+    for text in texts:
+        for batch in batches:
+            together = [*batch, text]
+            positions = max(len(item.prompt) for item in together) + max(item.limit for item in together)
+            if context is None or positions <= context:
+                batch.append(text)
+                break
+        else:
+            batches.append([text])
+    return batches
 
 
 def _listed(ids: Any) -> list[int]:
