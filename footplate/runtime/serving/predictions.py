@@ -92,8 +92,8 @@ class Predictions:
         parameters = body["parameters"]
         stops = tuple(parameters.get("stop") or ())
         texts = [
-            Text("", at, prompt, self._texts.limit_of(prompt, parameters.get("max_tokens")), stops)
-            for at, prompt in enumerate(self._prompts(body["inputs"]))
+            Text("", at, prompt, self._texts.limit_of(prompt, parameters.get("max_tokens")), stops, before=before)
+            for at, (prompt, before) in enumerate(self._prompts(body["inputs"]))
         ]
         size = self._loaded.limits.max_batch
         for first in range(0, len(texts), size):
@@ -103,16 +103,18 @@ class Predictions:
             result = self._texts.whole(text)
             yield {"text": result, "finish_reason": text.finish or "length", "tokens": len(text.tokens)}
 
-    def _prompts(self, inputs: Any) -> Iterator[list[int]]:
+    def _prompts(self, inputs: Any) -> Iterator[tuple[list[int], tuple[int, ...]]]:
+        """Yields the tokens of each prompt, and the last one if the generated text continues the prompt."""
         if self._reads_rows:
             rows = self._rows(inputs)
-            yield from ([int(token) for token in rows[at]["input_ids"]] for at in range(len(rows)))
+            yield from (([int(token) for token in rows[at]["input_ids"]], ()) for at in range(len(rows)))
             return
         for number, value in enumerate(inputs):
             if isinstance(value, dict) and isinstance(value.get("messages"), list):
-                yield self._texts.prompt_of(value["messages"])
+                yield self._texts.prompt_of(value["messages"]), ()
             elif isinstance(prompt := value.get("prompt") if isinstance(value, dict) else value, str):
-                yield self._texts.tokens_of(prompt)
+                tokens = self._texts.tokens_of(prompt)
+                yield tokens, self._texts.end_of(tokens)
             else:
                 raise CannotAnswer(
                     f"input {number} is neither a text, nor an object with a prompt or messages",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -17,18 +17,17 @@ from torch import Tensor
 
 from footplate.contract.serving import AnswerPieceKind, ServingRequest
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+from footplate.runtime.serving.token_text import REPLACEMENT, decoded, end_of_answer, token_entry
 from footplate.runtime.serving.tool_calls import form_of_calls, read_calls
 
 STREAM_SECONDS = 0.03
 """The shortest time between two parts of a streamed answer. The first part is sent at once."""
 STOP_WINDOW = 8
-"""A stop text is searched in the last tokens only: one for each of its characters, plus this number of tokens."""
+"""A stop text is searched in the last tokens only: one for each of its bytes, plus this number of tokens."""
 LOWEST_TEMPERATURE = 1e-5
 """The lowest temperature at which tokens are drawn. Logits that are divided by a smaller number become infinite."""
 LOWEST_LOGPROB = -9999.0
 """The log-probability that is reported for an impossible token, as in OpenAI's API, because JSON has no infinity."""
-REPLACEMENT = "\ufffd"
-"""The decoder's output for an incomplete character, whose other bytes are in the next token."""
 
 
 class TokenChoice(NamedTuple):
@@ -63,6 +62,8 @@ class Text:
     finish: str | None = None
     sent: int = 0
     """The number of characters that were streamed."""
+    before: tuple[int, ...] = ()
+    """The prompt's last token if the text continues the prompt. Some tokenizers write no space before a first word."""
     top_logprobs: int | None = None
     """The number of likeliest tokens to report with each token. None: no log-probabilities are wanted."""
     choices: list[TokenChoice] = field(default_factory=list)
@@ -81,20 +82,25 @@ class Text:
             self.finish = "length"
 
     def _has_stop(self, decode: Callable[[list[int]], str]) -> bool:
-        window = max(map(len, self.stops)) + STOP_WINDOW
-        tail = decode(self.tokens[-window:])
+        window = max(len(stop.encode()) for stop in self.stops) + STOP_WINDOW
+        tail = self._decoded(decode) if len(self.tokens) <= window else decode(self.tokens[-window:])
         return any(stop in tail for stop in self.stops)
 
     def whole(self, decode: Callable[[list[int]], str]) -> str:
         """Returns the text up to the first stop text."""
-        text = decode(self.tokens)
+        text = self._decoded(decode)
         places = [place for stop in self.stops if (place := text.find(stop)) >= 0]
         return text[: min(places)] if places else text
+
+    def _decoded(self, decode: Callable[[list[int]], str], count: int | None = None) -> str:
+        """Returns the text of the tokens, or of the first `count` tokens."""
+        tokens, before = self.tokens[:count], decode(list(self.before))
+        return decode([*self.before, *tokens])[len(before) :] if REPLACEMENT not in before else decode(tokens)
 
     def news_of_choices(self, length: int, decode: Callable[[list[int]], str]) -> list[TokenChoice]:
         """Returns the token choices for the first `length` characters of the text, without those returned before."""
         count = len(self.choices)
-        while count > self.sent_choices and len(decode(self.tokens[: count - 1])) >= length:
+        while count > self.sent_choices and len(self._decoded(decode, count - 1).rstrip(REPLACEMENT)) >= length:
             count -= 1
         news, self.sent_choices = self.choices[self.sent_choices : count], count
         return news
@@ -113,10 +119,9 @@ class Text:
 class Watch:
     """Called by `generate` after every step with all tokens so far. Returns which texts are finished."""
 
-    def __init__(
-        self, texts: Sequence[Text], ends: frozenset[int], decode: Callable[[list[int]], str], clients: Clients
-    ) -> None:
-        self._texts, self._ends, self._decode, self._clients = texts, ends, decode, clients
+    def __init__(self, texts: Sequence[Text], ends: frozenset[int], tokenizer: Any, clients: Clients) -> None:
+        self._texts, self._ends, self._tokenizer, self._clients = texts, ends, tokenizer, clients
+        self._decode = partial(decoded, tokenizer)
         self._streams_at = 0.0
         self._logprobs: Tensor | None = None
 
@@ -143,7 +148,7 @@ class Watch:
         """Sends what is new in each streamed text."""
         for text in self._texts:
             if text.is_streamed and (news := text.news(self._decode)):
-                data = {"index": text.index, "text": news} | logprobs_of(text, text.sent, self._decode)
+                data = {"index": text.index, "text": news} | logprobs_of(text, text.sent, self._tokenizer)
                 self._clients.say(text.request, AnswerPieceKind.CHUNK, data)
 
 
@@ -206,7 +211,7 @@ class Texts:
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
         model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
-        watch = Watch(texts, self._ends(), self._decode, clients)
+        watch = Watch(texts, self._ends(), tokenizer, clients)
         readers = [watch.read_scores] if any(text.top_logprobs is not None for text in texts) else []
         pad = getattr(tokenizer, "pad_token_id", None)
         inputs = self._loaded.padded([text.prompt for text in texts], on_left=not self._is_encoder_decoder)
@@ -234,18 +239,23 @@ class Texts:
         return bool(getattr(self._loaded.config, "is_encoder_decoder", False))
 
     def _ends(self) -> frozenset[int]:
-        """Returns the tokens that end a text, by the model's generation config and by its tokenizer."""
+        """Returns the tokens that end a text, by the model's generation config, its tokenizer and its chat template."""
         of_model = getattr(getattr(self._loaded.base, "generation_config", None), "eos_token_id", None)
         of_tokenizer = getattr(self._loaded.tokenizer, "eos_token_id", None)
-        return frozenset(_listed(of_model) + _listed(of_tokenizer))
+        return frozenset(_listed(of_model) + _listed(of_tokenizer) + _listed(self._end_of_answer))
+
+    @cached_property
+    def _end_of_answer(self) -> int | None:
+        return end_of_answer(self._loaded.tokenizer)
 
     def _decode(self, tokens: list[int]) -> str:
-        return str(self._loaded.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return decoded(self._loaded.tokenizer, tokens)
 
     def _texts_of(self, request: ServingRequest) -> Iterator[Text]:
         body, count = request.body, request.body["n"]
         tools = body.get("tools") or ()
-        prompts = [self.prompt_of(body["messages"], tools)] if body.get("messages") else [
+        is_chat = bool(body.get("messages"))
+        prompts = [self.prompt_of(body["messages"], tools)] if is_chat else [
             self.tokens_of(prompt) for prompt in body["prompts"]
         ]  # fmt: skip
         # Calls of tools can be read only from a complete answer, so an answer that may have some is not streamed.
@@ -259,9 +269,10 @@ class Texts:
             )
         for at, prompt in enumerate(prompts):
             limit = self.limit_of(prompt, body.get("max_tokens"))
+            before, stops = () if is_chat else self.end_of(prompt), tuple(body.get("stop") or ())
             for number in range(count):
-                index, stops = at * count + number, tuple(body.get("stop") or ())
-                yield Text(request.id, index, prompt, limit, stops, is_streamed, top_logprobs=body.get("top_logprobs"))
+                index, top = at * count + number, body.get("top_logprobs")
+                yield Text(request.id, index, prompt, limit, stops, is_streamed, before=before, top_logprobs=top)
 
     def limit_of(self, prompt: Sequence[int], wanted: int | None) -> int:
         """Returns the largest number of tokens of an answer. Raises CannotAnswer if there is no room for it."""
@@ -320,6 +331,10 @@ class Texts:
             return [first]
         return tokens
 
+    def end_of(self, prompt: Sequence[int]) -> tuple[int, ...]:
+        """Returns the last token of a prompt that the generated text continues. An encoder's prompt is another text."""
+        return () if self._is_encoder_decoder else tuple(prompt[-1:])
+
     def _answer_of(self, request: ServingRequest, texts: Sequence[Text]) -> dict[str, Any]:
         choices = [self._choice_of(text, request.body.get("tools") or ()) for text in texts]
         prompts = texts[:: request.body["n"]]
@@ -330,7 +345,7 @@ class Texts:
         choice = {"index": text.index, "text": whole, "finish_reason": text.finish or "length",
                   "tokens": len(text.tokens)}  # fmt: skip
         if not text.is_streamed:
-            choice |= logprobs_of(text, len(whole), self._decode)
+            choice |= logprobs_of(text, len(whole), self._loaded.tokenizer)
         calls = read_calls(self._loaded.tokenizer, text.tokens, text.prompt, tools) if tools else None
         return {**choice, **calls, "finish_reason": "tool_calls"} if calls else choice
 
@@ -363,17 +378,17 @@ def _token_choice(token: int, logprobs: Tensor, top: int) -> TokenChoice:
     return TokenChoice(token, float(logprobs[token]), list(zip(tokens.tolist(), values.tolist(), strict=True)))
 
 
-def logprobs_of(text: Text, length: int, decode: Callable[[list[int]], str]) -> dict[str, Any]:
+def logprobs_of(text: Text, length: int, tokenizer: Any) -> dict[str, Any]:
     """Returns the log-probabilities for the first `length` characters of the text, without those returned before."""
     if text.top_logprobs is None:
         return {}
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
-        return {"token": decode([token]), "logprob": max(logprob, LOWEST_LOGPROB)}
+        return {**token_entry(tokenizer, token), "logprob": max(logprob, LOWEST_LOGPROB)}
 
     return {
         "logprobs": [
             entry(choice.token, choice.logprob) | {"top": [entry(*likely) for likely in choice.top]}
-            for choice in text.news_of_choices(length, decode)
+            for choice in text.news_of_choices(length, partial(decoded, tokenizer))
         ]
     }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import struct
@@ -36,6 +37,7 @@ router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
 Json = dict[str, Any]
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_incremental_utf8 = codecs.getincrementaldecoder("utf-8")
 LAST_EVENT = b"data: [DONE]\n\n"
 MOST_TEXTS = 2048
 _JOB = re.compile(r"(?P<job>job_[0-9a-f]{32})(?::(?P<checkpoint>latest|best|step-[0-9]{1,18}|ckpt_[0-9a-f]{32}))?")
@@ -307,6 +309,8 @@ class _Form:
         self.is_chat, self.is_sent_whole, self._calls_at_once = is_chat, is_sent_whole, calls_at_once
         self._offsets: dict[int, int] = {}
         """The number of characters whose tokens were already sent, by the index of the choice."""
+        self._decoders: dict[int, codecs.IncrementalDecoder] = {}
+        """The decoder of the tokens' bytes, by the index of the choice. A character may have several tokens."""
 
     def choice(self, choice: Json) -> Json:
         text, calls = choice["text"], self.calls(choice)
@@ -332,20 +336,31 @@ class _Form:
         if self.is_chat:
             shown = [_with_bytes(token) | {"top_logprobs": list(map(_with_bytes, token["top"]))} for token in tokens]
             return {"content": shown, "refusal": None}
-        offsets = []
+        offsets, decoder = [], self._decoders.setdefault(choice["index"], _incremental_utf8("ignore"))
         for token in tokens:
             offsets.append(self._offsets.get(choice["index"], 0))
-            self._offsets[choice["index"]] = offsets[-1] + len(token["token"])
+            content = bytes(_bytes_of(token))
+            self._offsets[choice["index"]] = offsets[-1] + len(decoder.decode(content))
         return {
-            "tokens": [token["token"] for token in tokens],
+            "tokens": [_name_of(token) for token in tokens],
             "token_logprobs": [token["logprob"] for token in tokens],
-            "top_logprobs": [{likely["token"]: likely["logprob"] for likely in token["top"]} for token in tokens],
+            "top_logprobs": [{_name_of(likely): likely["logprob"] for likely in token["top"]} for token in tokens],
             "text_offset": offsets,
         }
 
 
 def _with_bytes(token: Json) -> Json:
-    return {"token": token["token"], "logprob": token["logprob"], "bytes": list(token["token"].encode())}
+    return {"token": token["token"], "logprob": token["logprob"], "bytes": _bytes_of(token)}
+
+
+def _bytes_of(token: Json) -> list[int]:
+    """Returns the bytes of a token. The session sends them for a token that is a part of a character."""
+    return token.get("bytes") or list(token["token"].encode())
+
+
+def _name_of(token: Json) -> str:
+    """Returns a token's text as `/completions` of OpenAI shows it: bytes that are not a text have a prefix."""
+    return f"bytes:{token['token']}" if "bytes" in token else str(token["token"])
 
 
 class _Stream(StreamingResponse):

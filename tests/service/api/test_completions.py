@@ -228,8 +228,11 @@ async def test_a_stream_ends_with_the_calls_of_tools(api: Api, node: Node) -> No
 
 async def test_log_probabilities_have_the_form_of_openais_answers(api: Api, node: Node) -> None:
     job, client = await trained(api), client_of(api)
-    likely = [{"token": "at", "logprob": -0.25}, {"token": "é", "logprob": -1.5}]
-    done = {**DONE, "choices": [{**DONE["choices"][0], "logprobs": [{**likely[0], "top": likely}]}]}  # type: ignore[index]
+    likely = [{"token": "at", "logprob": -0.25}, {"token": "é", "logprob": -1.5},
+              {"token": "\\xe2\\x82", "bytes": [0xE2, 0x82], "logprob": -2.0}]  # fmt: skip
+    parts = [likely[2], {"token": "\\xac", "bytes": [0xAC], "logprob": -1.0}, likely[0]]
+    logprobs = [{**part, "top": likely} for part in parts]
+    done = {**DONE, "choices": [{**DONE["choices"][0], "logprobs": logprobs}]}  # type: ignore[index]
     messages: Any = CHAT["messages"]
     chat = asyncio.create_task(
         client.chat.completions.create(model=job, messages=messages, logprobs=True, top_logprobs=2)
@@ -244,12 +247,14 @@ async def test_log_probabilities_have_the_form_of_openais_answers(api: Api, node
     of_chat, of_text = (await chat).choices[0].logprobs, (await text).choices[0].logprobs
     assert of_chat is not None
     assert of_text is not None
-    [token] = of_chat.content or []
-    assert [(top.token, top.logprob, top.bytes) for top in token.top_logprobs] == [
-        ("at", -0.25, [97, 116]), ("é", -1.5, [195, 169]),
+    tokens = of_chat.content or []
+    assert bytes(byte for token in tokens for byte in token.bytes or []).decode() == "€at"
+    assert [(top.token, top.logprob, top.bytes) for top in tokens[0].top_logprobs] == [
+        ("at", -0.25, [97, 116]), ("é", -1.5, [195, 169]), ("\\xe2\\x82", -2.0, [0xE2, 0x82]),
     ]  # fmt: skip
-    assert (of_text.tokens, of_text.token_logprobs, of_text.text_offset) == (["at"], [-0.25], [0])
-    assert of_text.top_logprobs == [{"at": -0.25, "é": -1.5}]
+    assert of_text.tokens == ["bytes:\\xe2\\x82", "bytes:\\xac", "at"]
+    assert (of_text.token_logprobs, of_text.text_offset) == ([-2.0, -1.0, -0.25], [0, 0, 1])
+    assert (of_text.top_logprobs or [])[0] == {"at": -0.25, "é": -1.5, "bytes:\\xe2\\x82": -2.0}
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -1,0 +1,63 @@
+"""Converts tokens to text: several tokens together, and one token as it stands within a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+REPLACEMENT = "\ufffd"
+"""The decoder's output for an incomplete character, whose other bytes are in the next token."""
+_ANSWER = "footplate-answer"
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def decoded(tokenizer: Any, tokens: Sequence[int], *, skip_special: bool = True) -> str:
+    """Returns the text of tokens. Special tokens, such as the one that ends an answer, are left out by default."""
+    return str(tokenizer.decode(list(tokens), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
+
+
+def token_entry(tokenizer: Any, token: int) -> dict[str, Any]:
+    """Returns the text of one token, and its bytes if they are not UTF-8. Its text then shows them in hex."""
+    # A tokenizer may leave out the space before the first token of a text, so the second one is read.
+    alone = decoded(tokenizer, [token], skip_special=False)
+    text = decoded(tokenizer, [token, token], skip_special=False)[len(alone) :]
+    content = _bytes_of(str(tokenizer.convert_ids_to_tokens(token))) if REPLACEMENT in text else None
+    if content is None:
+        return {"token": text}
+    shown = {"token": content.decode(errors="backslashreplace")}
+    return shown if shown["token"].encode() == content else {**shown, "bytes": list(content)}
+
+
+def end_of_answer(tokenizer: Any) -> int | None:
+    """Returns the token that the chat template writes after an answer, or None if it writes none.
+
+    A chat model learns this token. It may differ from the tokenizer's end token, for example if a base model gets a
+    template of chats.
+    """
+    messages = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _ANSWER}]
+    try:
+        text = str(tokenizer.apply_chat_template(messages, tokenize=False))
+    except Exception:
+        # The tokenizer has no template, or the template refuses this conversation.
+        return None
+    rest = text.rpartition(_ANSWER)[2].lstrip()
+    ends = {str(added): token for token, added in tokenizer.added_tokens_decoder.items() if rest.startswith(str(added))}
+    return ends[max(ends, key=len)] if ends else None
+
+
+def _bytes_of(piece: str) -> bytes | None:
+    """Returns the bytes that a piece of a vocabulary means, or None if the vocabulary is not one of bytes."""
+    if match := _BYTE.fullmatch(piece):
+        return bytes([int(match[1], 16)])
+    table = _byte_characters()
+    return bytes(table[character] for character in piece) if all(character in table for character in piece) else None
+
+
+@cache
+def _byte_characters() -> dict[str, int]:
+    """Returns the byte for each character of GPT-2's vocabulary, in which each byte is one printable character."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {character: byte for byte, character in bytes_to_unicode().items()}
