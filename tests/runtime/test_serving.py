@@ -254,6 +254,23 @@ def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> No
     assert gpt.last(beside).kind is AnswerPieceKind.DONE
 
 
+def test_an_answer_ends_at_the_token_that_the_chat_template_writes_after_an_answer(folder: Path) -> None:
+    template = "{% for m in messages %}{{ m['content'] }}[CLS]{% endfor %}"
+    processor = {"use": "hf/tokenizer", "args": {"path": "models://tokenizer", "chat_template": template}}
+    with served(folder, {**GPT, "processor": processor}) as model:
+        end = model.loaded.tokenizer.convert_tokens_to_ids("[CLS]")
+
+        def prefer(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+            return logits + 1e4 * torch.nn.functional.one_hot(torch.tensor(end), logits.shape[-1])
+
+        model.loaded.base.lm_head.register_forward_hook(prefer)
+        messages = [{"role": "user", "content": "the film is"}]
+        [choice] = model.ask("complete", messages=messages, max_tokens=5, **GREEDY)["choices"]
+
+        assert end != model.loaded.tokenizer.eos_token_id
+    assert (choice["finish_reason"], choice["tokens"]) == ("stop", 0)
+
+
 @pytest.mark.parametrize(
     ("code", "body"),
     [
