@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, field_validator, model_validator
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from footplate.contract.bucket import SCHEME, RemoteStore, Root
 from footplate.contract.environment import EnvAllowed
@@ -15,6 +18,9 @@ from footplate.contract.outbound import Networks
 from footplate.contract.settings import RedisUrl, Settings
 from service.artifact_files import Store
 from service.base_models import PartialSpec, read_table
+
+_KEY = re.compile(r"[!-~]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+/?")
 
 
 class ServiceSettings(Settings):
@@ -124,6 +130,25 @@ class ServiceSettings(Settings):
         except ValueError:
             return False
 
+    @field_validator("database")
+    @classmethod
+    def database_is_supported(cls, url: str) -> str:
+        try:
+            is_supported = not url or make_url(url).drivername in ("sqlite", "postgresql+psycopg")
+        except (ArgumentError, ValueError):
+            is_supported = False
+        if not is_supported:
+            raise ValueError("write sqlite:////a/path or postgresql+psycopg://user:password@host/name")
+        return url
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def origins_have_a_scheme_and_no_path(cls, origins: str) -> str:
+        for origin in filter(None, map(str.strip, origins.split(","))):
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is not an origin, such as https://tools.example.org:8443")
+        return origins
+
     @field_validator("openai_models")
     @classmethod
     def base_models_can_be_read(cls, path: Path | None) -> Path | None:
@@ -149,4 +174,9 @@ class ServiceSettings(Settings):
             )
         if self.api_key is not None and len(self.api_key.get_secret_value()) < 22:
             raise ValueError("FOOTPLATE_API_KEY is too short: use 22 random characters (128 bits) or more")
+        if self.api_key is not None and not _KEY.fullmatch(self.api_key.get_secret_value()):
+            raise ValueError(
+                "FOOTPLATE_API_KEY has a space, a line break or a character outside ASCII, so no client could send it; "
+                "use letters, digits and signs only"
+            )
         return self

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat
 
 from footplate.contract.bucket import SCHEME, RemoteStore, Root
 from footplate.contract.environment import EnvAllowed
+from footplate.contract.fields import Slug
 from footplate.contract.outbound import Networks
 from footplate.contract.settings import RedisUrl, Settings
 
@@ -27,7 +28,7 @@ class WorkerSettings(Settings):
     node_address: str = ""
     """The address at which other nodes reach this one, for jobs on several nodes. Empty: the address from which this
     node connects to Redis."""
-    pool: str = "default"
+    pool: Slug = "default"
     redis: RedisUrl = "redis://127.0.0.1:6379/0"
     artifacts: Root = ""
     """The root of the artifact store, with the same files or the same bucket as the service's. Empty: `artifacts` in

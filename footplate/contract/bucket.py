@@ -35,6 +35,7 @@ AHEAD_BYTES = 4 * 1024 * 1024
 """The number of bytes that are read ahead when a file is streamed."""
 CONNECT_SECONDS, READ_SECONDS = 3.0, 20.0
 _OF_THIS_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+]+:")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 
 
@@ -54,6 +55,9 @@ class StoredObject:
 def _root(text: str) -> str:
     """Checks and normalizes the address of a store, a folder or a bucket. Raises ValueError for an invalid address."""
     if "://" not in text:
+        # Only folders have no scheme, and the folder `s3:` for a mistyped bucket would be on this disk.
+        if _SCHEME.match(text):
+            raise ValueError("write /a/folder, file:///a/folder or s3://bucket/prefix")
         return text
     parts = urlsplit(text)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from footplate.contract.errors import SettingsError
+from footplate.contract.fields import PATTERNS
 from footplate.contract.variables import PREFIX, RENAMED, unknown
 
 log = logging.getLogger("footplate.settings")
@@ -19,7 +20,7 @@ log = logging.getLogger("footplate.settings")
 class Settings(BaseModel):
     """The settings of a process. The field `lease_seconds` is read from FOOTPLATE_LEASE_SECONDS. Empty means unset."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -51,7 +52,8 @@ def variable(field: str) -> str:
 
 def sentence(error: Any) -> str:
     """Returns pydantic's error as a sentence for the operator, without values that may contain a password."""
-    reason = str(error["msg"]).removeprefix("Value error, ")
+    pattern = error.get("ctx", {}).get("pattern")
+    reason = PATTERNS.get(pattern) or str(error["msg"]).removeprefix("Value error, ")
     if not error["loc"]:
         return f"{reason}."
     value = str(error["input"])

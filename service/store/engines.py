@@ -22,18 +22,12 @@ BUSY_SECONDS = 5.0
 
 class Engines:
     def __init__(self, url: str, *, readers: int, writers: int) -> None:
-        parsed = make_url(url)
-        if parsed.get_backend_name() == "sqlite":
+        if make_url(url).get_backend_name() == "sqlite":
             self.writer, self.reader = _sqlite(url, begin="BEGIN IMMEDIATE"), _sqlite(url, readers, begin="BEGIN")
-        elif parsed.drivername == "postgresql+psycopg":
+        else:
             self.writer = _postgres(url, writers)
             self.reader = _postgres(url, readers).execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
-        else:
-            raise SettingsError(
-                f"FOOTPLATE_DATABASE begins with {parsed.drivername!r}, which is not supported. Use sqlite:///path or "
-                "postgresql+psycopg://user:password@host/name."
             )
 
     def dispose(self) -> None:

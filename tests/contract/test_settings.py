@@ -58,6 +58,38 @@ def test_the_older_name_of_a_setting_is_read_with_a_warning(caplog: pytest.LogCa
     assert ServiceSettings.from_environment(both).resend_seconds == 5
 
 
+@pytest.mark.parametrize(
+    ("program", "name", "value"),
+    [
+        (ServiceSettings, "UPLOAD_MAX_MB", "inf"),
+        (WorkerSettings, "DRAIN_SECONDS", "inf"),
+        (ServiceSettings, "DATABASE", "/var/lib/footplate.db"),
+        (ServiceSettings, "DATABASE", "postgresql+psycopg://user:password@host:port/name"),
+        (ServiceSettings, "DATABASE", "postgres://host/name"),
+        (ServiceSettings, "ALLOWED_ORIGINS", "https://tools.example.org, other.example.org"),
+        (ServiceSettings, "ALLOWED_ORIGINS", "*"),
+        (ServiceSettings, "API_KEY", "0123456789abcdef0123456789\n"),
+        (ServiceSettings, "ARTIFACTS", "s3:/bucket/prefix"),
+        (WorkerSettings, "POOL", "the gpu pool"),
+    ],
+)
+def test_a_value_that_could_never_work_is_refused_by_name(program: type[Settings], name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"FOOTPLATE_{name}") as refused:
+        program.from_environment({f"FOOTPLATE_{name}": value})
+
+    assert "password" not in refused.value.message.replace("user:password@host/name", "")
+    assert "0123456789" not in refused.value.message
+
+
+def test_origins_and_urls_of_databases_that_work_are_accepted() -> None:
+    origins = "https://tools.example.org:8443/, http://[::1]:3000"
+    url = "postgresql+psycopg://user:p%40ss@host:5432/name"
+
+    settings = ServiceSettings.from_environment({"FOOTPLATE_ALLOWED_ORIGINS": origins, "FOOTPLATE_DATABASE": url})
+
+    assert (settings.allowed_origins, settings.database_url) == (origins, url)
+
+
 def test_the_list_of_known_variables_equals_the_fields_of_the_settings() -> None:
     fields = {
         name.upper() for settings in (ServiceSettings, WorkerSettings, ClientSettings) for name in settings.model_fields
