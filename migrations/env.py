@@ -17,7 +17,14 @@ def run() -> None:
         _begin_before_tables_change(engine)
     with engine.begin() as connection:
         # Batch mode: SQLite alters a table by copying it.
-        context.configure(connection=connection, target_metadata=metadata, render_as_batch=True, compare_type=True)
+        context.configure(
+            connection=connection,
+            target_metadata=metadata,
+            render_as_batch=True,
+            compare_type=True,
+            # Alembic assumes the opposite for SQLite, and its log would say so.
+            transactional_ddl=True,
+        )
         context.run_migrations()
     engine.dispose()
 

@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _log_plainly(settings.api_key.get_secret_value())
         if role == "migrate":
             schema.migrate(settings.database_url)
+            log.info("the database is at version %s, which this service needs", schema.newest())
             return 0
         if folder is not None:
             back_up(settings, folder)

@@ -138,7 +138,7 @@ class ServiceSettings(Settings):
         except (ArgumentError, ValueError):
             is_supported = False
         if not is_supported:
-            raise ValueError("write sqlite:////a/path or postgresql+psycopg://user:password@host/name")
+            raise ValueError("write sqlite:///path or postgresql+psycopg://user:password@host/name")
         return url
 
     @field_validator("allowed_origins")

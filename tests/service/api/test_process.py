@@ -17,6 +17,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from service import program
+from service.store import schema
 from tests.service.api.conftest import PATIENCE, SPEC, rest
 from tests.support.processes import Processes, clean_environment, until_async
 from tests.support.redis_server import RedisServer
@@ -115,6 +116,16 @@ def test_a_database_without_its_schema_is_refused_with_the_command_that_makes_it
 
     assert code == 2
     assert "python -m service migrate" in output
+
+
+def test_migrate_logs_the_version_that_the_database_has_afterwards(
+    run: Callable[..., Ended], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="footplate"):
+        code, _ = run("migrate")
+
+    assert code == 0
+    assert f"the database is at version {schema.newest()}" in caplog.text
 
 
 def test_an_unknown_role_is_refused_with_the_known_roles(run: Callable[..., Ended]) -> None:
