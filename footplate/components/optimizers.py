@@ -115,12 +115,14 @@ muon = component(
 
 schedule_free_adamw = component(
     optimizers.AdamWScheduleFree,
-    "Schedule-free AdamW: averages its weights instead of using a schedule, and evaluates the average.",
+    "Schedule-free AdamW: averages its weights instead of using a schedule, and evaluates the average. "
+    "The final model is the average. A checkpoint between two evaluations is not.",
     lr=Rate, betas=Betas, eps=Eps, weight_decay=Decay, warmup_steps=Warmup,
 )  # fmt: skip
 
 schedule_free_sgd = component(
     optimizers.SGDScheduleFree,
-    "Schedule-free SGD: averages its weights instead of using a schedule, and evaluates the average.",
+    "Schedule-free SGD: averages its weights instead of using a schedule, and evaluates the average. "
+    "The final model is the average. A checkpoint between two evaluations is not.",
     lr=Rate, momentum=Momentum, weight_decay=Decay, warmup_steps=Warmup,
 )  # fmt: skip

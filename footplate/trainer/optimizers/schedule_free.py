@@ -4,6 +4,9 @@ There are three sets of weights. z makes the steps, x is the average of z and th
 Gradients are computed at y. The parameters hold y in training and x in evaluation; `train()` and `eval()` switch
 between them, and the Trainer calls both. A checkpoint in training holds y, and z in the optimizer's state, so that a
 resumed run equals an uninterrupted one.
+
+So a model that is served or exported from such a checkpoint has y, as under transformers. A checkpoint that is saved
+at the step of an evaluation has x, and so has the final model.
 """
 
 from __future__ import annotations
