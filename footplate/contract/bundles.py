@@ -186,15 +186,15 @@ def _shadows(top: str) -> Iterator[Problem]:
     if "." in top and not top.endswith((".py", ".pyc", ".so", ".pyd")):
         return
     whose = (
-        "Footplate" if name in OURS
-        else "Python's start" if name in AT_EVERY_START
-        else "Python's own library" if name in sys.stdlib_module_names and name != "__main__"
-        else "what training imports" if name in OF_TRAINING
+        "a module of Footplate" if name in OURS
+        else "a module that Python imports at its start" if name in AT_EVERY_START
+        else "a module of Python's standard library" if name in sys.stdlib_module_names and name != "__main__"
+        else "a module that training imports" if name in OF_TRAINING
         else None
     )  # fmt: skip
     if whose is not None:
         hint = f"rename it, for example my_{name.lstrip('_')}"
-        yield Problem(pointer_to(top), "name_taken", f"{top!r} would hide a module of {whose}", hint)
+        yield Problem(pointer_to(top), "name_taken", f"{top!r} would hide {whose}", hint)
 
 
 def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> Iterator[Problem]:

@@ -87,7 +87,9 @@ def problem(pointer: str, kind: str, context: dict[str, Any], value: object, mes
     if kind in ("literal_error", "enum", "union_tag_invalid"):
         return _no_choice(pointer, str(context.get("expected") or context["expected_tags"]), context, value)
     if kind == "union_tag_not_found":
-        return Problem(pointer, "missing", f"has no field {context['discriminator']}, which selects the kind")
+        return Problem(
+            pointer, "missing", f"needs the field {context['discriminator']}, which says what kind of object this is"
+        )
     needed = NEEDED.get(kind.removesuffix("_type").removesuffix("_attributes"))
     if needed:
         return Problem(pointer, "wrong_type", f"is {kind_of(value)}, {needed} is needed", expected=(needed,))

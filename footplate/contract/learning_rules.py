@@ -30,7 +30,7 @@ OVER_THE_RUN = frozenset(
 NO_SCHEDULES: dict[str, str] = {
     **dict.fromkeys(
         ("reduce_lr_on_plateau", "greedy", "ReduceLROnPlateau"),
-        "follows a metric, but the schedule of one of several optimizers can only follow steps or epochs",
+        "follows a metric, but with several optimizers a schedule can only follow steps or epochs",
     ),
     **dict.fromkeys(("LambdaLR", "MultiplicativeLR"), "needs a function, which JSON cannot hold"),
     **dict.fromkeys(("SequentialLR", "ChainedScheduler"), "needs other schedules, which JSON cannot hold"),
@@ -46,7 +46,7 @@ def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
     optimizers, seen = spec.optimizers or (), set[str]()
     if optimizers and all(optimizer.loss for optimizer in optimizers):
         detail = "every optimizer names a loss, so no optimizer trains with the main loss"
-        yield Problem("/optimizers", "no_main_loss", detail, "leave out the field loss of one optimizer")
+        yield Problem("/optimizers", "no_main_loss", detail, "leave `loss` out of one optimizer")
     for name in OF_ONE_OPTIMIZER if optimizers else ():
         if name in stated(spec.training):
             detail = f"{name} is for the single optimizer of training, but the spec lists several optimizers"

@@ -52,7 +52,7 @@ def broken_rules(spec: JobSpec, wrong: Collection[str] = ()) -> Iterator[Problem
 
 
 def _own_code_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields a problem for each `module:Attr` in a spec without a bundle, and if compute_metrics is not such a name."""
+    """Yields a problem for each `module:Attr` in a spec without a bundle, and for a compute_metrics of another form."""
     if spec.code is None:
         for used in spec.components:
             if ":" in used.component.use:
@@ -65,7 +65,7 @@ def _own_code_problems(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _file_name_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields a problem for each path that leaves its root, and for each path without a root such as `data://`."""
+    """Yields a problem for each path that contains `..` or `.`, or that does not begin with a root such as `data://`."""
     for argument in spec.texts:
         text = argument.text
         if is_hub_name(text):
@@ -149,7 +149,9 @@ def _checkpoint_use_problems(spec: JobSpec, uses: list[str]) -> Iterator[Problem
         yield Problem("/export", "disagreement", detail, "leave serve or export out")
     if spec.model is None:
         detail = f"{use} needs a model, into which the checkpoint is loaded"
-        yield Problem("/model", "missing", detail, "copy the model of the job that wrote the checkpoint")
+        yield Problem(
+            "/model", "missing", detail, "copy the field model from the spec of the job that wrote the checkpoint"
+        )
     if spec.resume_from is None:
         detail = f"{use} needs a checkpoint, and none is named"
         yield Problem("/resume_from", "missing", detail, '{"job": "job_…", "mode": "weights"}')

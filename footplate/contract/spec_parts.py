@@ -147,7 +147,7 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\[uUN]")
 def _regex(text: str) -> str:
     r"""Refuses characters beyond ASCII, because `re` takes 0.3 s to compile 500 characters of `(?i)[\0-\uffff]`."""
     if _BEYOND_ASCII.search(text):
-        raise PydanticCustomError("not_a_pattern", "must be ASCII, without \\u, \\U and \\N: '.' is any character")
+        raise PydanticCustomError("not_a_pattern", "must be ASCII, without \\u, \\U and \\N: write '.' instead")
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
@@ -169,9 +169,9 @@ class Optimizer(Group):
     """The optimizer's component name, such as "adamw". `GET /components` lists all optimizers."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """The optimizer's arguments, for example {"lr": 1e-3}."""
-    loss: Annotated[str, pattern(r"^[A-Za-z]\w*$", "must be a name: a key of the output, or a method", 200)] | None = (
-        None
-    )
+    loss: (
+        Annotated[str, pattern(r"^[A-Za-z]\w*$", "must be a key of the model's output, or a method's name", 200)] | None
+    ) = None
     """A key of the model's output or a method of the model; null is the main loss. The gradients of this loss go to
     this optimizer's parameters only, and are computed after the step of the optimizer listed before."""
     schedule: Schedule | None = None

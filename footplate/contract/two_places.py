@@ -58,8 +58,8 @@ def _resume_from(document: Json, name: str, value: Any, origins: dict[str, str])
     else:
         return Problem(
             f"/training/{name}", "not_a_job",
-            "names neither a job nor a folder under models:// or data://. A job's later attempts continue from the "
-            "job's own checkpoints without it",
+            "names neither a job nor a folder under models:// or data://. A job needs no field to continue from its "
+            "own checkpoints",
             'leave it out, or write "models://run/checkpoint-500", or /resume_from {"job": "job_…"}',
         )  # fmt: skip
     there = document.get("resume_from")
@@ -145,7 +145,7 @@ def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Probl
     if value == is_set:
         return None
     place = f"/data/{field} is {'' if is_set else 'not '}set"
-    return _disagree(name, place, value, hint=f"leave {name} out: the spec's data decides")
+    return _disagree(name, place, value, hint=f"leave {name} out, because the fields of /data decide this")
 
 
 def _disagree(name: str, place: str, value: Any, *, hint: str = "keep one of the two") -> Problem:

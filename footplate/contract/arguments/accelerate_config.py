@@ -101,7 +101,7 @@ class _ConfigReading:
             self._add_problem(
                 "num_processes",
                 "does_not_divide",
-                f"is {processes}, which {machines} machines cannot share equally",
+                f"is {processes}, which cannot be divided equally among {machines} machines",
                 None,
             )
         if machines > 1:

@@ -128,7 +128,7 @@ def _keeping(args: TrainingArguments) -> Iterator[Disagreement]:
     if args.keep_last is None and args.save_total_limit is None:
         yield Disagreement(
             ("keep_best", "keep_last"),
-            "keep_best chooses older checkpoints to keep, but no setting deletes any",
+            "keep_best protects the best checkpoints from deletion, but no setting deletes checkpoints",
             "set keep_last",
         )
     if args.metric_for_best_model is None:
@@ -168,8 +168,8 @@ def _sharding(args: TrainingArguments) -> Iterator[Disagreement]:
     if shards and args.auto_find_batch_size:
         yield Disagreement(
             ("auto_find_batch_size", shards),
-            f"auto_find_batch_size splits a batch in one process, but with {shards} all "
-            "processes must split it in the same way",
+            f"auto_find_batch_size splits a batch in one process only, but with {shards} all processes must "
+            "split it in the same way",
             "leave auto_find_batch_size out, and set per_device_train_batch_size",
         )
 

@@ -85,7 +85,7 @@ LEGACY: dict[str, RenamedArgument | RemovedArgument] = {
     "tpu_num_cores": RemovedArgument("nothing, because Accelerate starts one process per core"),
     "tpu_metrics_debug": RemovedArgument("XLA's own debug report"),
     "ray_scope": RemovedArgument("hyperparameter_search with optuna", (None, "last")),
-    "past_index": RemovedArgument("a model that returns its own state", (None, -1)),
+    "past_index": RemovedArgument("a model that passes its hidden state from batch to batch itself", (None, -1)),
     "mp_parameters": RemovedArgument("fsdp or deepspeed", (None, "")),
     "sharded_ddp": RemovedArgument("fsdp", (None, False, "", [])),
     "xpu_backend": RemovedArgument("ddp_backend"),

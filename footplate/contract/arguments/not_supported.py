@@ -58,7 +58,7 @@ IN_SCRIPTS_ONLY: dict[str, NotYet] = {
     "sortish_sampler": NotYet(False, 'write "train_sampling_strategy": "group_by_length", which is the same'),
     "generation_config": NotYet(
         None,
-        "leave it out: generation_config.json in the model's folder is read, and generation_max_length overrides it",
+        "leave it out: write generation_config.json into the model's folder, or set generation_max_length",
     ),
     "parallelism_config": NotYet(
         None,

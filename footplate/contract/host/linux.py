@@ -122,7 +122,7 @@ class Leftovers:
                 return roots
             self._stopped.update(process for process in running if _signal(process, signal.SIGSTOP))
             if time.monotonic() > until:
-                # A process that forks faster than it is stopped must not keep this process from its other work.
+                # If a process forks faster than it can be stopped, the caller does its other work before the next try.
                 return roots
         self._stopped.clear()
         return []

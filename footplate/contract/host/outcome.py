@@ -131,7 +131,7 @@ EXCEPTIONS = (
     _Row(_says("NCCL"), Reason.CRASHED, "nccl_error", OTHER_RANKS),
     _Row(_lost_data_worker, Reason.CRASHED, "data_worker_lost", DATA_WORKERS),
     _Row(lambda error: isinstance(error, FloatingPointError), Reason.ERROR, "nan",
-         "a lower learning_rate, warmup or max_grad_norm; fp16 overflows where bf16 does not"),
+         "lower learning_rate or max_grad_norm, or add warm-up steps; replace fp16, which overflows early, by bf16"),
     _Row(_is("footplate.trainer.checkpoint.CannotSave"), Reason.ERROR, "cannot_save",
          "make room in the artifact store, then resume the job, which continues from its last checkpoint"),
     _Row(_exited_with_0, Reason.ERROR, "exited", EXITED_WITH_0),

@@ -99,7 +99,7 @@ class ForkPoint(Resource):
 
 
 class ForkOf(Resource):
-    """The checkpoint from which a forked job starts, and what differs."""
+    """The checkpoint from which a forked job starts, and the differences between the two jobs' specs."""
 
     job: str
     checkpoint: ForkPoint
