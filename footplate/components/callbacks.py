@@ -198,7 +198,7 @@ gradient_norms = component(
 )
 stop_on_nan = component(
     StopOnNan,
-    "Ends the job when a logged loss is NaN or infinite. `max_nan_steps` of training counts steps in a row.",
+    "Ends the job after `steps` steps with a NaN or infinite loss. `max_nan_steps` of training counts steps in a row.",
     steps=Annotated[int, Field(ge=1), "The number of such losses at which the job ends"],
 )
 ema = component(

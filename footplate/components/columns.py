@@ -16,7 +16,7 @@ def renamed(names: dict[str, str], rows: list[Row]) -> list[Row]:
         taken = [(old, new) for old, new in names.items() if new in row and new not in names and new != old]
         for old, new in taken:
             detail = f"column {old!r} cannot be renamed to {new!r}, because there is already a column {new!r}"
-            raise BadRow(at, detail, hint=f"drop {new!r} first, by the map drop")
+            raise BadRow(at, detail, hint=f"remove column {new!r} with the map drop before the map rename")
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 

@@ -42,7 +42,7 @@ def tokenizer(
     except (OSError, ValueError) as error:
         raise NotBuildable(
             f"no tokenizer can be read from {Path(path).name}: {first_line(error)}",
-            hint="save it there with its save_pretrained; code beside it is never run",
+            hint="write the tokenizer to that folder with tokenizer.save_pretrained; code in the folder is never run",
         ) from error
     if pad_token is not None:
         made.pad_token = _known(made, pad_token)

@@ -189,7 +189,7 @@ def require_no_code(file: Path) -> None:
                 if used := RUNS_CODE & set(names_in(node)):
                     what = f"{source.name} uses {', '.join(sorted(used))}"
                     raise NotBuildable(
-                        f"the task {file.stem} could run code from its rows: {what}",
+                        f"the task {file.stem} could run code that its rows contain: {what}",
                         hint='put a copy of the task into a bundle, and name the copy with "yaml"',
                     )
 

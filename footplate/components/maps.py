@@ -161,7 +161,7 @@ def labels(
     numbers = {name: at for at, name in enumerate(names)} if names is not None else numbers_of_model
     if not numbers:
         raise NotBuildable(
-            "labels: the numbers of the classes are not known",
+            "labels: the names of the classes are not known",
             hint='name them: {"use": "labels", "args": {"names": […]}}, or set labels in the args of the model',
         )
     if names is not None:

@@ -46,7 +46,7 @@ linear = component(
 
 cosine = component(
     schedules.get_cosine_schedule_with_warmup,
-    "Follows a cosine after the warm-up. Half a wave ends at 0.",
+    "Rises from 0 during the warm-up, then follows a cosine. With `num_cycles` 0.5 it falls to 0 once.",
     defaults=OVER_THE_RUN, num_warmup_steps=Warmup, num_training_steps=Total, num_cycles=Waves,
 )  # fmt: skip
 
@@ -59,7 +59,7 @@ cosine_with_restarts = component(
 
 polynomial = component(
     schedules.get_polynomial_decay_schedule_with_warmup,
-    "Falls to lr_end, in proportion to the remaining share of the run to the power `power`.",
+    "Rises from 0 during the warm-up, then falls to lr_end like (the remaining share of steps) ** power.",
     defaults=OVER_THE_RUN, num_warmup_steps=Warmup, num_training_steps=Total,
     lr_end=Annotated[float, "Rate at the end"], power=Power,
 )  # fmt: skip
@@ -127,13 +127,13 @@ linear_lr = component(
 
 polynomial_lr = component(
     lr_scheduler.PolynomialLR,
-    "Falls to 0, in proportion to the remaining share of the steps to the power `power`.",
+    "Falls to 0 like (1 - step / total_iters) ** power.",
     total_iters=Annotated[int, "Steps until 0"], power=Power,
 )  # fmt: skip
 
 cosine_annealing_lr = component(
     lr_scheduler.CosineAnnealingLR,
-    "Follows a cosine from the rate to the bottom and back.",
+    "Falls along a cosine to eta_min in `T_max` steps, then rises back to the peak.",
     T_max=Annotated[int, "Steps from the peak to the bottom"], eta_min=Bottom,
 )  # fmt: skip
 

@@ -166,8 +166,8 @@ class TokenizeAnswers:
         if not isinstance(answer, dict) or not {"text", "answer_start"} <= answer.keys():
             raise BadRow(
                 at,
-                f"column {self.column!r} holds {kind(answer)}, and not an answer",
-                hint='an answer is {"text": ["…"], "answer_start": [0]}',
+                f"column {self.column!r} holds {kind(answer)}, but an object with text and answer_start is needed",
+                hint='for example {"text": ["…"], "answer_start": [0]}',
             )
         answers, starts = answer["text"], answer["answer_start"]
         if len(answers) != len(starts):

@@ -114,7 +114,7 @@ def test_tasks_of_the_library_and_of_a_bundle_evaluate_a_model_on_local_rows(tmp
     assert "no files for these tasks of wmdp: wmdp_chem, wmdp_cyber" in errors["part of a group"]
     assert "shows 5 examples before each question, but has no examples" in errors["without its examples"]
     assert "'choices' is undefined" in errors["wrong rows"]
-    assert "could run code from its rows" in errors["runs code"]
+    assert "could run code" in errors["runs code"]
     assert "its YAML files are: tasks/colours.yaml" in errors["not in the bundle"]
     assert "the bundle has no ../data/mine.jsonl" in errors["outside of the bundle"]
 

@@ -259,7 +259,7 @@ def test_an_unknown_class_name_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(DatasetError, match=r"row 0.*'goood'") as raised:
         maps.labels(Rows([{"label": "goood"}]), None, names=["bad", "good"])
     assert raised.value.hint == "did you mean 'good'?"
-    with pytest.raises(NotBuildable, match="the numbers of the classes are not known"):
+    with pytest.raises(NotBuildable, match="names of the classes are not known"):
         maps.labels(Rows([{"label": "good"}]), None)
     with pytest.raises(NotBuildable, match="there are 3 names, and the model has 2 classes"):
         maps.labels(Rows([{"label": "a"}]), Classifier(), names=["a", "b", "c"])
