@@ -111,7 +111,7 @@ def refusing_a_second_model() -> Iterator[None]:
         strategy = "deepspeed" if "prepare_deepspeed" in names else "fsdp"
         raise SecondModel(
             f"TRL keeps a second model (reference or reward), and Footplate's Trainer cannot shard it with {strategy}",
-            hint="use DDP, or train an adapter (peft_config), because TRL then compares with the model without it. "
+            hint="use DDP, or train an adapter (peft_config): the model without the adapter is then the second model. "
             "GRPO and RLOO need no second model with beta=0",
         ) from error
 

@@ -338,7 +338,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
         if args.metric_for_best_model is None or args.eval_strategy == "no":
             raise ValueError(
-                "early stopping follows metric_for_best_model through evaluations: set metric_for_best_model, and "
+                "early stopping needs evaluations and a metric to compare them: set metric_for_best_model, and set "
                 'eval_strategy to "steps" or "epoch"'
             )
         return None

@@ -104,7 +104,7 @@ class _Results:
         self._counts_as = args.eval_batch_size if trainer._footplate.counts_full_batches else None
 
     def add(self, batch: Any, result: BatchResult, is_last: bool) -> None:
-        """Adds one batch of this process, and the batches that the other processes read at the same time."""
+        """Adds the results of one batch of this process, and of the batches that other processes read meanwhile."""
         trainer, (loss, logits, labels) = self.trainer, result
         counts = not isinstance(batch, PaddingBatch)
         if counts:
@@ -144,7 +144,7 @@ class _Results:
             name = trainer._footplate.model_signature.main_input
             if name not in batch:
                 raise ValueError(
-                    f"include_for_metrics passes {name!r} to compute_metrics, which the batch lacks: set "
+                    f"include_for_metrics passes {name!r} to compute_metrics, but the batch has no {name!r}: set "
                     "main_input_name on the model's class, or leave out 'inputs'"
                 )
             inputs = trainer._prepare_input(batch[name])

@@ -54,7 +54,8 @@ def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
 def _named_set(trainer: Trainer, name: str) -> Any:
     sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
     if name not in sets:
-        raise KeyError(f"eval_dataset has no set {name!r}: there is {', '.join(map(str, sets)) or 'one, unnamed'}")
+        its_sets = f"its sets are {', '.join(map(str, sets))}" if sets else "it is one set without a name"
+        raise KeyError(f"eval_dataset has no set {name!r}: {its_sets}")
     return sets[name]
 
 

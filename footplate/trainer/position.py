@@ -31,7 +31,7 @@ class DataPosition:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The size of an optimizer step."""
+    """The size of an optimizer step, in samples and micro-batches."""
 
     samples: int
     """The number of samples of one micro-batch, over all processes."""

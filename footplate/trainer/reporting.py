@@ -91,7 +91,7 @@ def count_tokens(trainer: Trainer, batch: Any) -> None:
     tokens = batch.get(name) if isinstance(batch, Mapping) else None
     if tokens is None:
         raise ValueError(
-            f"include_num_input_tokens_seen counts the elements of {name!r}, which the batch lacks: set "
+            f"include_num_input_tokens_seen counts the elements of {name!r}, but the batch has no {name!r}: set "
             "main_input_name on the model's class"
         )
     pad = getattr(trainer.processing_class, "pad_token_id", None)

@@ -72,7 +72,7 @@ def lengths_of(dataset: Any, name: str | None = None, column: str | None = None)
     first = dataset[0]
     if not isinstance(first, Mapping) or name not in first:
         raise ValueError(
-            f"lengths are measured in samples that are dicts with {name!r}, and these samples lack it: set "
+            f"a sample's length is the length of its {name!r}, but the first sample is not a dict with {name!r}: set "
             "length_column_name to a column of lengths, or train_sampling_strategy to random"
         )
     return [len(dataset[number][name]) for number in range(len(dataset))]

@@ -95,8 +95,8 @@ def save_merged_model(trainer: Trainer, output_dir: str) -> None:
     strategy = trainer._footplate.strategy
     if not strategy.holds_whole:
         raise ValueError(
-            f"{type(strategy).__name__} has sharded the model, and adapters can be merged into a whole model only: "
-            "call save_model here, and save_merged_model in one process that has loaded the result"
+            f"adapters can be merged only into a whole model, but {type(strategy).__name__} has sharded the model: "
+            "call save_model here, load the result in one process, and call save_merged_model there"
         )
     if not trainer.args.should_save:
         return

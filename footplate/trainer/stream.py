@@ -133,7 +133,9 @@ class _Reader:
         info: Any = get_worker_info()
         own = (process + self._last + 1) % self._processes
         self._seed = info.seed - process + own
-        object.__setattr__(info, "id", own)  # a frozen object, but datasets read their number from it
+        object.__setattr__(
+            info, "id", own
+        )  # the object is frozen, but datasets read the number of their loading process from it
         if own in self._states:
             info.dataset.load_state_dict(self._states[own])
         self._number = self._numbers.get(own, 0)

@@ -183,8 +183,8 @@ def generator_here(seed: int) -> torch.Generator:
     worker = torch.utils.data.get_worker_info()
     if worker is None and multiprocessing.current_process().name != "MainProcess":
         raise ValueError(
-            "a collator with `seed` runs only in the main process or in a torch DataLoader's loading process, because "
-            "other processes have no number to draw differently by: leave `seed` out"
+            "a collator with `seed` works only in the main process and in the loading processes of torch's DataLoader, "
+            "because other processes would all draw the same numbers: leave `seed` out"
         )
     return torch.Generator().manual_seed(seed + (worker.id if worker is not None else 0))
 

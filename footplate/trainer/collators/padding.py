@@ -135,7 +135,10 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
             width = batch["input_ids"].shape[1]
             too_long = next((len(sample_labels) for sample_labels in labels if len(sample_labels) > width), None)
             if too_long is not None:
-                raise ValueError(f"a sample has {too_long} {name}, but its batch is {width} tokens wide after padding")
+                raise ValueError(
+                    f"a sample has {too_long} {name}, but the samples of its batch have {width} tokens after padding: "
+                    "give each sample one label for each token"
+                )
             batch[name] = _filled(labels, width, self.label_pad_token_id, self.tokenizer.padding_side)
         return batch
 

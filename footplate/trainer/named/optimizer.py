@@ -100,7 +100,7 @@ class NamedOptimizers(Optimizer):
 
     @classmethod
     def factory(cls, specs: Sequence[NamedOptimizer], max_grad_norm: float) -> Callable[[], Callable[..., Any]]:
-        """Returns an optimizer factory for the Trainer, which calls its result with the model."""
+        """Returns a factory for the Trainer. The factory returns a function that makes the optimizer of a model."""
         return lambda: lambda model: cls(model, specs, max_grad_norm)
 
     @property

@@ -55,7 +55,7 @@ class FittingStep(Step):
             self.slices,
             size,
         )
-        # The state reports the new size. The loader keeps its batch size, also in a second run.
+        # Only the state gets the new size. The loader keeps its batch size, also if `train` is called again.
         self.trainer.state.train_batch_size = size
 
     def _accumulate_slices(self, window: list[Any], items: Tensor | int | None) -> None:

@@ -71,7 +71,7 @@ class Step:
     def run(self, window: list[Any], items: Tensor | int | None) -> None:
         trainer, events = self.trainer, self.trainer.callback_handler
         args, state = trainer.args, trainer.state
-        # An evaluation leaves the model in eval mode. The flag of the model's DDP wrapper does not show that.
+        # An evaluation leaves the model in eval mode. Read the model's own flag: DDP's wrapper stays in training mode.
         if not (self.has_begun and trainer.model.training):
             self.to_training()
         self.optimizer_to_training()

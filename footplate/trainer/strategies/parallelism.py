@@ -28,8 +28,8 @@ def refuse(config: Any, args: TrainingArguments, world: int) -> None:
     if config.total_size not in (1, world):
         sizes = ", ".join(f"{name}_size {size}" for name, size in config._sizes.items() if size > 1)
         raise ValueError(
-            f"parallelism_config's {sizes} make {config.total_size} processes, but there are {world}: start as many "
-            "with torchrun --nproc-per-node, or change the sizes"
+            f"parallelism_config has {sizes}, which needs {config.total_size} processes, but {world} are running: "
+            f"start {config.total_size} with torchrun --nproc-per-node, or change the sizes"
         )
     if config.tp_size > 1:
         _refuse_beside_tensor_parallel(args, config)
@@ -75,7 +75,7 @@ def _refuse_beside_context_parallel(args: TrainingArguments, config: Any, world:
     for other in (name for name, is_asked in beside.items() if is_asked):
         raise NotAvailableYet(
             f"{prefix} {other}: with cp_size, each process must have the whole model",
-            hint="leave one of them out; with more processes than cp_size, groups read different batches by themselves",
+            hint="leave one of them out; cp_size alone already gives each group of processes its own batches",
         )
     changes = {
         "torch_compile": args.torch_compile,

@@ -199,7 +199,7 @@ class Peers(OneProcess):
             error.add_note(f"and the other processes could not be informed: {another!r}")
 
     def _failed_together(self, store: Any, key: str) -> bool:
-        """Returns True if all processes failed. The first process that finishes waiting decides for all processes."""
+        """Returns True if all processes failed. The first process to finish waiting stores this answer for all."""
         everyone, decided = [f"{key}/{rank}" for rank in range(self.world)], f"{key}/decided"
         _within(_ALL_FAILED_SECONDS, lambda: store.check([decided]) or store.check(everyone))
         verdict = "together" if store.check(everyone) else "apart"

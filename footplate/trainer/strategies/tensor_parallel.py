@@ -59,8 +59,8 @@ class TensorParallel(Fsdp):
         size = self.tensor_parallel
         if adapters.are_in(model):
             raise ValueError(
-                f"the model has adapters, which belong to whole matrices, and tp_size {size} splits these: train "
-                "them with DDP or FSDP"
+                f"the model has adapters, which need whole weight matrices, but tp_size {size} splits them: train the "
+                "adapters with DDP or FSDP"
             )
         mesh = _mesh_of(model)
         if mesh is None:

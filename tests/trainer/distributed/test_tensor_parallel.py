@@ -116,7 +116,7 @@ def test_two_tensor_parallel_groups_with_fsdp_give_the_curve_of_one_process(
 @pytest.mark.parametrize(
     ("start", "scenario", "said"),
     [
-        ("results_of_parts", "adapters in parts", "has adapters, which belong to whole matrices"),
+        ("results_of_parts", "adapters in parts", "has adapters, which need whole weight matrices"),
         ("results_of_parts", "whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
         pytest.param(
             "results_of_four", "unsharded", "the model is not sharded: set fsdp=True", marks=pytest.mark.matrix
@@ -142,7 +142,7 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
 @pytest.mark.parametrize(
     ("config", "values", "said"),
     [
-        ({"tp_size": 4}, {}, "tp_size 4 make 4 processes, but there are 2: start as many"),
+        ({"tp_size": 4}, {}, "tp_size 4, which needs 4 processes, but 2 are running: start 4"),
         ({"tp_size": 2}, {"fp16": True}, "fp16's loss scale is not shared among its processes: use bf16"),
         ({"tp_size": 2}, {"deepspeed": {"train_batch_size": "auto"}}, "deepspeed shards the model in another way"),
         ({"tp_size": 2}, {"fsdp": True}, "fsdp has no other processes to shard over: give dp_shard_size too"),
