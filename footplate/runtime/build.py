@@ -122,7 +122,7 @@ class _Builder:
         if isinstance(rows, OwnEvaluation):
             use = component and component.use
             raise NotBuildable(
-                f"data.{field} cannot be {use}, which evaluates by itself and has no rows",
+                f"data.{field} cannot be {use}, which is an evaluation and not a dataset with rows",
                 hint=f"name {use} in data.eval",
             )
         return rows

@@ -63,7 +63,7 @@ class BuildReporter:
         until = time.monotonic() + BUILD_SECONDS
         if not self._is_over.wait(self._every):
             minutes = f"{BUILD_SECONDS / 60:.0f}"
-            self._note(f"builds an extension; the stall limit is suspended for up to {minutes} minutes")
+            self._note(f"an extension is being built; the stall limit is suspended for up to {minutes} minutes")
         while not self._is_over.wait(self._every) and time.monotonic() < until:
             self._tick()
 

@@ -180,7 +180,7 @@ class ScriptReports:
         """Ends a loop without a Trainer whose spec has `resume_from`, because nothing would load the checkpoint."""
         if self._find_start is not None and self._stages_begun == 0:
             raise NotBuildable(
-                "resume_from names a checkpoint, and this script has called no Trainer, which would load it",
+                "resume_from names a checkpoint, but this script called no Trainer, so nothing has loaded it",
                 hint="leave resume_from out, and load the checkpoint in the script",
             )
 
@@ -205,7 +205,9 @@ class ScriptReports:
         if trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             trainer._load_best_model()
         self.count(state)
-        self._emit.note(f"this stage of the script had ended at step {state.global_step}, so its model is loaded")
+        self._emit.note(
+            f"this stage of the script had already ended at step {state.global_step}: its model is loaded, not trained"
+        )
         losses = [row["loss"] for row in state.log_history if "loss" in row]
         loss = losses[-1] if losses else 0.0
         # The metrics that `train` returns. Nothing was trained in this attempt, so it took no time.

@@ -167,7 +167,7 @@ class KeepBest(TrainerCallback):
             shutil.copytree(best, place, copy_function=_linked)
         except (OSError, shutil.Error) as error:
             shutil.rmtree(place, ignore_errors=True)
-            self._emit.note(f"the best checkpoint so far, {best.name} of the other job, is missing: {error}")
+            self._emit.note(f"the other job's best checkpoint, {best.name}, cannot be copied and is not used: {error}")
             return None
         return str(place)
 

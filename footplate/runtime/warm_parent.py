@@ -115,7 +115,10 @@ class WarmParent:
 
         def end(code: int) -> None:
             if code:
-                log.error("the child that describes the components failed with %s, so this node announces none", code)
+                log.error(
+                    "the process that lists the components failed (exit code %s), so this node announces no components",
+                    code,
+                )
 
         self._run_in_child(lambda: _describe(path), end)
 

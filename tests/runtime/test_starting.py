@@ -154,4 +154,4 @@ def test_the_best_starting_checkpoint_is_kept_while_the_job_trains(node: Startin
     assert kept.is_relative_to(own.folder)
     assert (kept / "weights").exists()
     assert gone.best_model_checkpoint is None
-    assert "the best checkpoint so far, checkpoint-5 of the other job, is missing" in node.notes[-1]
+    assert "the other job's best checkpoint, checkpoint-5, cannot be copied" in node.notes[-1]

@@ -82,7 +82,7 @@ def test_building_an_extension_is_not_a_stall_and_happens_once(
     # The build must last until the job with the same wait, which was submitted later, counts as stalled.
     control = submit("theirs", with_torchs_baton=True)
     assert node.control.done(control, within=60)["reason"] == "stalled"
-    assert "builds an extension" in note["data"]["message"]
+    assert "extension is being built" in note["data"]["message"]
     assert node.control.of(building, "done") == []
 
     (tmp_path / "go").touch()

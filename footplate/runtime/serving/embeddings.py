@@ -37,7 +37,7 @@ class Embeddings:
         model, config = self._loaded.model, self._loaded.config
         if config is None:
             raise CannotAnswer(
-                f"a {type(self._loaded.base).__name__} is not from transformers, so its hidden states are not known",
+                f"a {type(self._loaded.base).__name__} is not from transformers, so embeddings cannot be read from it",
                 code="not_a_language_model",
                 hint="POST /jobs/{job}/predict answers with this model's own outputs",
             )

@@ -49,7 +49,7 @@ class SharedBase:
             raise NotBuildable(
                 "this session's model cannot be shared: it has no adapter, or the checkpoint has trained weights "
                 "outside of its adapter",
-                hint="load the checkpoint in a session of its own",
+                hint="a new session, which shares no model, can load the checkpoint",
             )
         if len(self._names) >= MOST:
             oldest = next(name for name in self._names if name != FIRST)
