@@ -35,7 +35,7 @@ def add_verbs(verbs: Verbs) -> None:
     create.add_argument(
         "--format",
         choices=("footplate", "openai"),
-        help="the format of the requests (footplate); openai reports the end of jobs only",
+        help="the format of the requests (footplate); with openai, only the end of a job sends a request",
     )
     changes = "change the URL, the states or the tags, or disable the webhook"
     update = add_subcommand(subcommands, "update", run_update, changes)
@@ -51,7 +51,10 @@ def add_verbs(verbs: Verbs) -> None:
     )
     rotate = add_subcommand(subcommands, "rotate", run_rotate, "create a new secret and print it")
     rotate.add_argument(
-        "--overlap", default="24h", metavar="TIME", help="how long the old secret also signs (24h); 0 ends that at once"
+        "--overlap",
+        default="24h",
+        metavar="TIME",
+        help="how long requests are also signed with the old secret (24h); 0 means not at all",
     )
     test = add_subcommand(subcommands, "test", run_test, "send a test request to a webhook")
     deliveries = add_subcommand(
