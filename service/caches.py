@@ -40,7 +40,7 @@ class PolledCache(ABC):
 
     @abstractmethod
     async def _read(self) -> None:
-        """Reads SQL and replaces the content."""
+        """Reads the cached values from SQL, and replaces the old ones."""
 
     async def refresh(self) -> None:
         """Reads SQL now. Only one read runs at a time, so that a slow read cannot replace the result of a later one."""

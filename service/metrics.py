@@ -22,11 +22,11 @@ class Meters:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self._requests = Counter(
-            "footplate_requests", "Answers given.", ["method", "route", "status"], registry=self.registry
+            "footplate_requests", "Requests that were answered.", ["method", "route", "status"], registry=self.registry
         )
         self._seconds = Histogram(
             "footplate_request_seconds",
-            "Time to the end of an answer.",
+            "Time from a request to the end of its answer.",
             ["route"],
             buckets=BUCKETS,
             registry=self.registry,

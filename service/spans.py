@@ -174,7 +174,7 @@ class JobSpans:
             except FootplateError:
                 continue  # SQL is unreachable. `changed` still has the jobs.
             except Exception:
-                log.exception("the spans of some attempts cannot be sent")
+                log.exception("cannot send the trace spans of some attempts that have ended")
 
     async def send_ended(self) -> None:
         """Sends the spans of attempts that have ended since the last call. Each attempt is sent once."""

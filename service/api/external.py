@@ -59,7 +59,7 @@ class ExternalReport(_Lenient):
 @router.post(
     "/external/{run}",
     operation_id="report_external",
-    summary="Report a run on other machines. The first report makes its job",
+    summary="Report a run that trains on other machines. The first report creates a job for it",
     **documented_body(ExternalReport, EXAMPLE, required=True),
 )
 async def report_external(request: Request, run: RunPath) -> Job:

@@ -256,7 +256,7 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
 
 
 async def _found_in_time(look: Callable[[], list[Problem]]) -> list[Problem]:
-    """Returns the problems that `look` finds in files, or [] if the file system or artifact store is too slow."""
+    """Returns the problems that `look` finds in files. Returns [] if reading the files fails or takes too long."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(look), LOOK_SECONDS)
     except (TimeoutError, CannotRead):
@@ -265,7 +265,7 @@ async def _found_in_time(look: Callable[[], list[Problem]]) -> list[Problem]:
 
 async def file_row(services: Services, file: str) -> FileRow:
     if not is_file(file):
-        raise NotFound(f"there is no file {file[:100]!r}", hint="GET /files lists them by their ids")
+        raise NotFound(f"there is no file {file[:100]!r}", hint="GET /files lists all files and their ids")
     return await services.db.read(partial(FILES.get, project=services.project, key=FileId(file)))
 
 

@@ -93,7 +93,7 @@ async def create_job(request: Request, response: Response) -> Job | Response:
         accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, body))
         submitted = await write_job(request, services, accepted, use)
     except InvalidSpec:
-        # Looked up only here, because `write_job` finds the other repeated requests, and clients send a key each time.
+        # The body may repeat a request that was valid earlier. `write_job` finds the repeated requests that still are.
         before = None if use is None else await replayed(services, use, _project_of(services, body))
         if before is None:
             raise

@@ -281,7 +281,10 @@ async def stream_events(
     max_hz: Annotated[int, Query(ge=0, le=MAX_NUMBER, description="The most messages a second. 0: no limit.")] = 0,
     last_event_id: Annotated[
         str | None,
-        Header(description="The cursor, as an EventSource sends it.", json_schema_extra={"pattern": "^[0-9]{1,9}$"}),
+        Header(
+            description="The number of the last event received. A browser's EventSource sends it when it reconnects.",
+            json_schema_extra={"pattern": "^[0-9]{1,9}$"},
+        ),
     ] = None,
 ) -> Response:
     services = services_of(request)

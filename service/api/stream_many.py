@@ -76,7 +76,7 @@ class StreamSelection:
         tag, states, since = query.get("tag"), _states(query.get("state")), _moment(query.get("since"))
         if tag == "":
             raise InvalidQuery(
-                [Problem("/query/tag", "invalid_parameter", "names no tag", "leave it out for jobs with any tags")]
+                [Problem("/query/tag", "invalid_parameter", "names no tag", "name a tag, or leave tag out")]
             )
         filter = JobFilter(project, states=states, tag=tag)
         is_open = "jobs" not in query or bool({"tag", "state", "since"} & set(query))
@@ -248,7 +248,7 @@ class ManyJobs:
             head for head in heads if head.job not in self._followed and head.last_no > self._ended_at.get(head.job, 0)
         ]
         room = max(0, MOST_JOBS - len(self._followed))
-        # If there is not room for all, the oldest join, because the next search finds newer jobs again.
+        # If there is no room for all, the oldest jobs are followed first. The next search finds the newer ones again.
         for head in new[::-1][:room]:
             self._join(head.job, self._ended_at.pop(head.job, 0))
         if (left_out := max(0, len(new) - room)) != self._left_out:

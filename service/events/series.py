@@ -141,7 +141,7 @@ def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axi
     """Returns the curve of a metric. Points that lack a value on this axis are left out."""
     place = _PLACES[axis]
     kept = sum(piece.count for piece in pieces)
-    # Two points for each group, three if some are not numbers, and the two ends.
+    # A group is drawn with two points, or with three if some values are not finite. The curve's ends add two points.
     groups = (points - 2) // (3 if any(piece.curve.odd for piece in pieces) else 2)
     attempts: list[SeriesAttempt] = []
     xs: list[Any] = []

@@ -109,7 +109,7 @@ def do(
         raise InvalidSpec(problems)
     if len(earlier) >= MOST:
         raise Conflict(
-            f"job {job_id} has {MOST} commands, which is the limit, because each of its attempts receives all of them",
+            f"job {job_id} has had {MOST} commands and takes no more, because each attempt receives all of them again",
             hint="to change the learning rate more often, use a schedule or a callback of your own",
             state=job.state,
         )

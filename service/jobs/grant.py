@@ -28,7 +28,7 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
     node = nodes.find(conn, claim.node)
     if node is not None and node.refused is not None:
         return Denial(claim=claim.claim, reason=f"this node gets no work: {node.refused}")
-    # The job is locked before its sources, as everywhere.
+    # Every transaction locks a job before its sources, because another order could cause deadlocks.
     job = jobs.lock(conn, claim.job)
     source = attempts.claim(
         conn, claim.job, claim.attempt, claim.fence, claim.node, claim.boot, ClaimId(claim.claim), now, claim.rendezvous

@@ -49,7 +49,7 @@ def read_catalogue(body: object) -> Catalogue | None:
 
 
 def needs_of(spec: JobSpec) -> tuple[str, ...]:
-    """Returns the needs of a spec as sorted texts, so that jobs with equal needs have one shape."""
+    """Returns the needs of a spec as sorted texts, so that jobs with equal needs have equal tuples."""
     return tuple(sorted(set(_needs(spec))))
 
 

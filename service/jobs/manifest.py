@@ -86,5 +86,5 @@ def _files(text: bytes, row: CheckpointRow) -> list[CheckpointFile]:
 def _damaged(row: CheckpointRow, what: str) -> CheckpointDamaged:
     return CheckpointDamaged(
         f"checkpoint {row.id}, of step {row.step}: {what}",
-        hint="use an older checkpoint, as the job's next attempt does by itself when it verifies its checkpoints",
+        hint="use an older checkpoint; the job's next attempt skips damaged checkpoints by itself",
     )

@@ -143,11 +143,11 @@ class _ActiveJob:
         elif job.state is not JobState.STARTING and not claimed:
             self._lose("no node holds it any more")
         elif job.state is JobState.STARTING and claimed and self._overran_its_start():
-            self._lose("its training did not report in time that it runs", Reason.STALLED)
+            self._lose("it did not report in time that training had started", Reason.STALLED)
         elif job.state is JobState.STOPPING and self._overran_its_stop():
             self._lose("it did not stop in time")
         elif self.is_ending and self._overran_its_end():
-            self._lose(f"{self._names(self.sources)} did not end with the others")
+            self._lose(f"{self._names(self.sources)} did not end in time after the job's other nodes")
         elif job.state is JobState.RUNNING and self._is_out_of_time():
             self._stop_for_time()
 

@@ -172,7 +172,7 @@ def _find_checkpoint(conn: Connection, job: JobRow, name: str | None) -> ServedC
         source = spec["resume_from"]
         if source["job"] is None:
             raise NotServable(
-                f"job {job.id} serves or exports a folder, and has no checkpoint", hint="name a job that trained"
+                f"job {job.id} only serves or exports a folder, so it has no checkpoint", hint="name a job that trained"
             )
         return _find_checkpoint(conn, jobs.get(conn, job.project, JobId(source["job"])), name or source["checkpoint"])
     if spec.get("loop"):

@@ -46,7 +46,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A new job, with everything that is stored about it. A call with a connection writes the job."""
+    """A new job, with everything that is stored about it. Calling this object with a connection writes the job."""
 
     project: str
     spec: JobSpec

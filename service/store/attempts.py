@@ -103,10 +103,10 @@ def claim(
     conn: Connection, job_id: JobId, attempt: int, fence: int, node: NodeId, boot: str, claim: ClaimId, now: int,
     rendezvous: str | None = None,
 ) -> SourceRow | None:  # fmt: skip
-    """Gives an unclaimed source to the first supervisor that claims it, and returns its row. Other claims get None.
+    """Gives a node's part of an attempt to the first supervisor that claims it. Returns its row, or None if refused.
 
-    Only a starting job grants a new claim. A supervisor that holds the source may repeat its claim until the attempt
-    ends.
+    A new claim is granted only while the job is starting. The supervisor that was granted a claim may repeat it until
+    the attempt ends.
     """
     unclaimed = sources.c.claim.is_(None) & _job_is(job_id, attempt, fence, [JobState.STARTING])
     repeated = (sources.c.claim == claim) & _job_is(

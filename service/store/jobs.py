@@ -157,7 +157,7 @@ def move(
     allowed = [state for state in expect if may_move(state, to)]
     if len(allowed) != len(expect):
         raise ValueError(
-            f"no move to {to} from {sorted(set(expect) - set(allowed))}: see footplate.contract.lifecycle.MOVES"
+            f"a job must not move from {sorted(set(expect) - set(allowed))} to {to}: see docs/reference/lifecycle.md"
         )
     guard = [jobs.c.id == job_id, jobs.c.state.in_(plain_list(allowed))]
     if attempt is not None:

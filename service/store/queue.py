@@ -245,7 +245,7 @@ def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Coll
 _UNCLAIMED = (
     select(sources.c.job_id, sources.c.attempt, sources.c.source, sources.c.node, jobs.c.fence, sources.c.sent_at)
     .join(jobs, (jobs.c.id == sources.c.job_id) & (jobs.c.attempt == sources.c.attempt))
-    # With the condition of the index of active jobs. Without it SQLite would read all waiting jobs.
+    # IS_ACTIVE is the condition of a partial index. Without it, SQLite would read all waiting jobs.
     .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), IS_ACTIVE, jobs.c.state == JobState.STARTING.value)
 )
 
