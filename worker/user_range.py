@@ -81,7 +81,7 @@ class ReservedUser:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The users that training runs as on a node."""
+    """The operating-system users that run training on a node."""
 
     users: UserRange | None = None
     """The range from which each attempt gets a user of its own."""

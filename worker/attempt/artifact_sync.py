@@ -45,7 +45,7 @@ class ArtifactSync(Background):
     """The thread that copies the files of one attempt. It puts events about checkpoints and outages into `events`."""
 
     def __init__(self, store: RemoteStore, grant: Grant, spec: JobSpec, root: Path, wake: int) -> None:
-        super().__init__(wake, f"the copying of artifacts of {grant.job} attempt {grant.attempt}")
+        super().__init__(wake, f"the thread that copies the files of {grant.job} attempt {grant.attempt}")
         self._store, self._grant, self._spec, self._root = store, grant, spec, root
         self._files = AttemptFiles(root, grant.job, grant.attempt)
         self._outputs = AttemptOutputs(store, grant, self._files, is_script=spec.is_script)
@@ -211,7 +211,7 @@ class ArtifactSync(Background):
         data = event["data"]
         path = str(data.get("path"))
         if not self._is_ours(path):
-            self._note(f"{path[:200]} is not a checkpoint of this attempt, and is not kept")
+            self._note(f"{path[:200]} is not a checkpoint folder of this attempt, so it is not uploaded")
             return
         aside = self._root / ASIDE / PurePosixPath(path).name
         deleted = [path for path in data.get("deleted") or [] if isinstance(path, str)]

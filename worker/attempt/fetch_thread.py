@@ -48,7 +48,7 @@ class FetchThread(Background):
     def __init__(
         self, settings: WorkerSettings, grant: Grant, spec: JobSpec, wake: int, *, is_for_another_user: bool
     ) -> None:
-        super().__init__(wake, f"the downloads of {grant.job} attempt {grant.attempt}")
+        super().__init__(wake, f"the thread that downloads for {grant.job} attempt {grant.attempt}")
         self._settings, self._grant = settings, grant
         self._is_for_another_user = is_for_another_user
         self.items = _fetch_items(spec)
@@ -89,7 +89,10 @@ class FetchThread(Background):
                 self._note(f"{failed.message}; it is retried", code=failed.code)
 
     def _try(self, pinned: dict[str, str]) -> FetchFailure | None:
-        """Runs the process once, and returns its failure or None. Adds commits to `pinned`, for the next try."""
+        """Runs the download process once, and returns its failure or None.
+
+        Adds the commit of each repository to `pinned`, so that the next try downloads the same commit.
+        """
         began = time.monotonic()
         for line in self._lines(pinned):
             if "pinned" in line:
@@ -180,7 +183,7 @@ class FetchThread(Background):
         path = self._path(attempt)
         with suppress(FileNotFoundError):
             content = self._retry_while_unreachable(
-                f"the read of {path}, with the pinned revisions", lambda: self._content(path)
+                f"the download of {path}, which holds the pinned revisions", lambda: self._content(path)
             )
             return None if content is None else _PINNED.validate_json(content)
         return None
@@ -200,7 +203,7 @@ class FetchThread(Background):
         bucket = self._settings.bucket
         if bucket is not None:
             self._retry_while_unreachable(
-                f"the write of {path}, with the pinned revisions", lambda: bucket.write(content, str(path))
+                f"the upload of {path}, which holds the pinned revisions", lambda: bucket.write(content, str(path))
             )
             return
         file = self._settings.artifacts_path / path

@@ -165,7 +165,7 @@ class Training:
             self.signal(signal.SIGKILL)
 
     def send_held_steps(self, steps: Sequence[int]) -> None:
-        """Reports the steps of checkpoints that training must not delete, because other jobs start from them."""
+        """Sends training the steps of checkpoints that it must not delete, because other jobs start from them."""
         launch.hold_steps(self._stop_byte, steps)
 
     def signal(self, number: signal.Signals) -> None:
@@ -243,7 +243,7 @@ class Training:
         return {**event, "rank": 0} if self._runs and not ran else None
 
     def _check_rank(self, rank: Rank) -> None:
-        """Records a rank's failure, and sets the time at which the other ranks are killed if a rank has ended."""
+        """Records a failure of the rank. If the rank has ended, sets the time at which the other ranks are killed."""
         if self._is_being_killed:
             return
         finished = self.report is not None and self.report.ending is Ending.FINISHED

@@ -203,7 +203,7 @@ def _unreachable(url: str, why: str) -> FetchError:
     return FetchError(
         "store_unreachable",
         f"{shown(url)} cannot be fetched: {why}",
-        "files that the node has fetched before need no network",
+        "check that the node can reach this server; files that the node has fetched before need no network",
         may_retry=True,
     )
 

@@ -147,7 +147,7 @@ class Heartbeat(threading.Thread):
             log.info("control drains this node")
             wish.touch()
         elif not reply.drain and wish.exists():
-            log.info("control ends the drain of this node")
+            log.info("control has ended the drain: this node takes attempts again")
             wish.unlink()
 
     def _message(self, running: list[RunningAttempt]) -> NodeBeat:

@@ -89,12 +89,10 @@ def _named(text: str) -> User:
         entry = pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
     except (KeyError, OverflowError):
         if text == str(NOBODY):
-            raise _unusable(text, "this is the uid of nobody; another uid, or a range of uids, would work") from None
+            raise _unusable(text, "this is the uid of nobody; use another uid, or a range of uids") from None
         if text.isdecimal() and 0 < int(text) < 2**32 - 1:
             return User(name=text, uid=int(text), gid=int(text))
-        raise _unusable(
-            text, "this machine has no such user; the name of one that it has, or a uid, would work"
-        ) from None
+        raise _unusable(text, "this machine has no such user; use the name of an existing user, or a uid") from None
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
     home = entry.pw_dir if os.path.isdir(entry.pw_dir) and os.stat(entry.pw_dir).st_uid == entry.pw_uid else None
     return User(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=home)
