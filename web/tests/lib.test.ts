@@ -17,7 +17,7 @@ import { band, rangeWithoutOutliers, smooth } from "../src/lib/smooth";
 import type { JobEvent } from "../src/api/types";
 import { eventText, stepBack } from "../src/lib/events";
 import { orderText, rateBefore } from "../src/lib/orders";
-import { type Ask, type Printed, levelOf, linesUntil, linesWith } from "../src/lib/printed";
+import { type Ask, type Printed, levelOf, linesUntil, linesWith, withLive } from "../src/lib/printed";
 import { pausesIn, sharedPauses } from "../src/lib/pauses";
 import { errorText } from "../src/lib/errors";
 import { soon, throttled } from "../src/lib/slices";
@@ -178,7 +178,12 @@ describe("the list of jobs", () => {
   it("loses a job that was deleted, and keeps older pages", () => {
     expect(listedAfter(["d", "c", "b", "a"], ["e", "d", "b"], false)).toEqual(["e", "d", "b", "a"]);
     expect(listedAfter(["c", "b", "a"], ["c", "a"], true)).toEqual(["c", "a"]);
-    expect(listedAfter(["a"], ["z", "y"], false)).toEqual(["z", "y", "a"]);
+  });
+});
+
+describe("the list of jobs after a long absence", () => {
+  it("begins again, because jobs between the newest page and the known list are missing", () => {
+    expect(listedAfter(["b", "a"], ["z", "y"], false)).toEqual(["z", "y"]);
   });
 });
 
@@ -340,6 +345,7 @@ describe("filters", () => {
     const conditions: Condition[] = [{ field: "spec:training.seed", operator: "<=", value: "1;2=3" }, { field: "node", operator: "~", value: "a b" }];
     expect(readConditions(writeConditions(conditions))).toEqual(conditions);
     expect(readConditions("nothing;;no such=1")).toEqual([]);
+    expect(readConditions("node=50%")).toEqual([{ field: "node", operator: "=", value: "50%" }]);
   });
   it("compare numbers, text, tags, times and the best of a metric", () => {
     expect(["spec:training.seed=3", "metric:loss:last<0.3", "metric:f1:best>=0.9", "metric:bad:last=nan", "tags=x", "node~ODE", "created>24h", "created<2026-01-03", "created<1h"].map(holds)).toEqual(Array(9).fill(true));
@@ -347,6 +353,7 @@ describe("filters", () => {
   });
   it("say what is wrong with a value before they are used", () => {
     expect(problemOf({ field: "created", operator: ">", value: "soon" }, 0)).toContain("is not a moment");
+    expect(problemOf({ field: "created", operator: "=", value: "2026-01-01" }, 0)).toContain("is a moment");
     expect(problemOf({ field: "node", operator: "<", value: "a" }, 0)).toContain("is not a number");
     expect(problemOf({ field: "created", operator: ">", value: "7d" }, 0)).toBeNull();
   });
@@ -433,6 +440,12 @@ describe("printed lines", () => {
     expect(await linesWith(ask, "found", "")).toEqual({ lines: [line(90_000, "found")], isWhole: true });
     const many = await linesWith(ask, "many", "");
     expect([many.lines.length, many.isWhole]).toEqual([2000, false]);
+  });
+
+  it("are joined with live ones, and the oldest make room for them without a gap", () => {
+    const read = { lines: [line(3), line(4)], from: 0, isWhole: true };
+    expect(withLive(read, [line(6)], 9)).toEqual({ lines: [line(3), line(4), line(6)], from: 0, isWhole: true });
+    expect(withLive(read, [line(6), line(7)], 3)).toEqual({ lines: [line(4), line(6), line(7)], from: 3, isWhole: true });
   });
 
   it("are coloured by the level that they name, not by their stream", () => {

@@ -216,6 +216,28 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     assert (await api.client.get(f"/jobs/{ids[0]}")).json()["tags"] == ["sweep"]
 
 
+async def test_an_address_sorts_and_selects_jobs_that_are_older_than_the_newest_page(api: Api, page: Page) -> None:
+    job = await trained_to_the_end(api, name="oldest")
+
+    def copy(conn: Connection) -> None:
+        row = dict(conn.execute(select(tables.jobs)).one()._mapping)
+        rows = [{**row, "id": f"job_{number:032x}", "name": f"run-{number}"} for number in range(300)]
+        conn.execute(insert(tables.jobs), rows)
+
+    await api.db.write(copy)
+    first = f"job_{0:032x}"
+    await page.goto(f"{api.url}/#/jobs?sort=created&sel={first}")
+    names = page.locator("[data-job] a")
+
+    await expect(page.locator(".bulk")).to_contain_text("1 selected")
+    await expect(page.get_by_role("status")).to_have_text("301 jobs")
+    await page.get_by_label("Search jobs").press_sequentially("oldest")
+    await names.first.click()
+    await expect(page).to_have_url(re.compile(job))
+    await page.go_back()
+    await expect(page.get_by_label("Search jobs")).to_have_value("oldest")
+
+
 async def test_filters_by_spec_metric_time_and_tag_narrow_the_table_and_are_in_the_address(
     api: Api, page: Page
 ) -> None:

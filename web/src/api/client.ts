@@ -3,7 +3,7 @@
 import { signal } from "@preact/signals";
 import { errorText } from "../lib/errors";
 import { param } from "../model/route";
-import { send } from "./connection";
+import { PATIENCE_MS, send, unanswered } from "./connection";
 
 const KEY = "footplate.key";
 
@@ -51,6 +51,8 @@ export interface Options {
   signal?: AbortSignal;
   /** Polls are not among the requests that the page shows. */
   quiet?: boolean;
+  /** A request that is answered at once where the service lives. Without an answer the page says that it is unreachable. */
+  isPulse?: boolean;
 }
 
 /** Adds the project that is looked at. Without one the service takes the key's own, or "default". */
@@ -72,7 +74,7 @@ export async function request<T>(bare: string, options: Options = {}): Promise<T
   const response = await send(path, {
     method,
     body: content ?? null,
-    signal: options.signal ?? null,
+    signal: options.isPulse ? AbortSignal.timeout(PATIENCE_MS) : (options.signal ?? null),
     headers: {
       ...authorization(),
       ...(content !== undefined && !isRaw ? { "Content-Type": "application/json" } : {}),
@@ -80,9 +82,10 @@ export async function request<T>(bare: string, options: Options = {}): Promise<T
     },
   });
   if (response.status === 401) needsKey.value = true;
-  const text = response.status === 204 ? "" : await response.text();
-  const parsed: any = text ? JSON.parse(text) : null;
-  if (!response.ok) {
+  const text = response.status === 204 ? "" : await response.text().catch(unanswered);
+  const isJson = response.headers.get("Content-Type")?.includes("json");
+  const parsed: any = text && isJson ? JSON.parse(text) : null;
+  if (!response.ok || (text && !isJson)) {
     throw new ApiError(
       response.status,
       parsed?.code ?? "unknown",
@@ -116,7 +119,10 @@ export const jobPath = (id: string) => `/jobs/${encodeURIComponent(id)}`;
 /** Downloads with the key in a header, which a plain link cannot send. */
 export async function download(path: string, name: string): Promise<void> {
   const response = await send(inProject(path), { headers: authorization() });
-  if (!response.ok) throw new ApiError(response.status, "download", `${name} cannot be downloaded: the service answered ${response.status}`, [], null);
+  if (!response.ok) {
+    const said = await response.json().catch(() => null);
+    throw new ApiError(response.status, "download", `${name} cannot be downloaded: ${said?.detail ?? `the service answered ${response.status}`}`, [], said?.hint ?? null);
+  }
   saveBlob(await response.blob(), name);
 }
 

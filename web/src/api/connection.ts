@@ -21,6 +21,17 @@ export class Unreachable extends Error {
   }
 }
 
+/** A request that shows whether the service lives is given up after this time. A network that drops everything gives no other sign. */
+export const PATIENCE_MS = 10_000;
+
+/** Raises Unreachable for a request that got no answer, or only a part of one. Raises any other error as it is. */
+export function unanswered(error: unknown): never {
+  const isTimeout = error instanceof DOMException && error.name === "TimeoutError";
+  if (!(error instanceof TypeError) && !isTimeout) throw error; // Aborted by this page.
+  isOnline.value = false;
+  throw new Unreachable();
+}
+
 /** Codes of a proxy whose service is down. */
 const PROXY_CODES = [502, 503, 504];
 
@@ -33,8 +44,6 @@ export async function send(path: string, init: RequestInit): Promise<Response> {
     heard();
     return response;
   } catch (error) {
-    if (!(error instanceof TypeError)) throw error; // Aborted by this page.
-    isOnline.value = false;
-    throw new Unreachable();
+    return unanswered(error);
   }
 }

@@ -27,8 +27,17 @@ export function readConditions(text: string): Condition[] {
   return text.split(";").flatMap((part) => {
     const match = WRITTEN.exec(part);
     if (!match || !columnOf(match[1]!)) return [];
-    return [{ field: match[1]!, operator: match[2] as Operator, value: decodeURIComponent(match[3]!) }];
+    return [{ field: match[1]!, operator: match[2] as Operator, value: decoded(match[3]!) }];
   });
+}
+
+/** Text that was not encoded, because somebody wrote the address by hand, stays as it is. */
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 /** A condition as a person reads it: "learning_rate ≤ 0.01", "Created after 24h ago". */
@@ -47,6 +56,7 @@ export function momentOf(value: string, now: number): number {
 
 /** Says what is wrong with a condition before it is used. Returns null for one that can be used. */
 export function problemOf({ field, operator, value }: Condition, now: number): string | null {
+  if (TIMES.has(field) && !/^[<>]/.test(operator)) return `${columnOf(field)!.title} is a moment, which no other one equals. Use ${SPOKEN[">"]} for after it, or ${SPOKEN["<"]} for before it.`;
   if (TIMES.has(field) && Number.isNaN(momentOf(value, now))) return `“${value}” is not a moment. Write 30min, 24h, 7d, or a date such as 2026-01-31.`;
   if (/^[<>]/.test(operator) && !TIMES.has(field) && (value.trim() === "" || Number.isNaN(Number(value)))) return `“${value}” is not a number, which ${SPOKEN[operator]} needs. Use “is” or “contains” for text.`;
   return null;
@@ -79,6 +89,9 @@ export function meets(job: Job, { field, operator, value }: Condition, extra: Ex
   const number = Number(found);
   return operator === "<" ? number < limit : operator === "<=" ? number <= limit : operator === ">" ? number > limit : number >= limit;
 }
+
+/** True for a condition that the server applies by itself, so that no other page has to be read for it. */
+export const isOfServer = (condition: Condition, now: number): boolean => Object.keys(serverQuery([condition], now)).length > 0;
 
 /** The part of the conditions that the server can apply by itself, as query parameters of `GET /jobs`. */
 export function serverQuery(conditions: Condition[], now: number): Record<string, string> {

@@ -2,11 +2,14 @@
 
 import type { Job } from "../api/types";
 
-/** Returns the list with its newest page in place. What stood among that page before and is missing now has been deleted. */
+/**
+ * Returns the list with its newest page in place. What stood among that page before and is missing now has been deleted. If the
+ * page does not reach the known list, jobs between them are missing, so only the page is returned.
+ */
 export function listedAfter(known: readonly string[], newest: string[], isWhole: boolean): string[] {
-  if (isWhole) return newest;
-  const seen = new Set(newest);
   const last = known.indexOf(newest.at(-1)!);
+  if (isWhole || last < 0) return newest;
+  const seen = new Set(newest);
   return [...newest, ...known.slice(last + 1).filter((id) => !seen.has(id))];
 }
 

@@ -13,6 +13,19 @@ interface Page {
   next_cursor: string | null;
 }
 
+/** What was read of a log, and the event after which no line is left out. */
+export interface Read {
+  lines: Printed[];
+  from: number;
+  isWhole: boolean;
+}
+
+/** Returns the log with lines that arrived live behind it. At most so many lines stay, so that a log can be followed for days. */
+export function withLive(read: Read, live: Printed[], most: number): Read {
+  const lines = [...read.lines, ...live].slice(-most);
+  return { ...read, lines, from: lines.length < read.lines.length + live.length ? lines[0]!.no - 1 : read.from };
+}
+
 /** Sends one request for lines. */
 export type Ask = (query: URLSearchParams) => Promise<Page>;
 

@@ -2,7 +2,8 @@
 
 import { signal } from "@preact/signals";
 import { LiveFeed } from "../api/live";
-import { request, requestPages } from "../api/client";
+import { explain, request, requestPages } from "../api/client";
+import { Unreachable } from "../api/connection";
 import type { Job, JobEvent } from "../api/types";
 import type { Curve } from "../lib/smooth";
 import { type Part, type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } from "../lib/points";
@@ -25,7 +26,8 @@ const curves = new Map<string, Map<string, Points>>();
 /** The finer part of each curve that the zoom shows. */
 const parts = new Map<string, Map<string, Part>>();
 const pending = new Map<string, Promise<void>>();
-const lines = new Map<string, JobEvent[]>();
+const facts = new Map<string, JobEvent[]>();
+const printed = new Map<string, JobEvent[]>();
 export const linesVersion = signal(0);
 /** Twenty jobs send a hundred messages in a second. The page is drawn anew for all that came in this time. */
 const REDRAW_MS = 300;
@@ -35,7 +37,8 @@ const redraw = throttled(() => {
 const reread = throttled(() => {
   linesVersion.value += 1;
 }, REDRAW_MS);
-const MOST_LINES = 2000;
+/** The newest events of a job that are kept. Printed lines are counted by themselves, so that they push no other event out. */
+const MOST_KEPT = 10_000;
 
 const feed = new LiveFeed(receive);
 
@@ -55,28 +58,45 @@ function onAxis(points: Points, axis: Axis, startedAt: number): Curve {
   return { x: points[axis], y: points.y };
 }
 
-/** Which axis the history of a job was loaded with, beside its steps. */
+/** Which axis the history of a job was loaded with, beside its steps. A job without an axis has only what arrived live. */
 const axes = new Map<string, Axis>();
 /** Events that arrive while a history is on its way. They are drawn again behind it. */
 const arrived = new Map<string, JobEvent[]>();
 /** Jobs whose history is on its way. */
 export const curvesPending = signal(0);
+/** Why the history of a job could not be read. An outage is not named here, because histories are read again after it. */
+export const curvesProblem = signal<string | null>(null);
+/** Moves when other jobs are followed. Histories that are ready later do not bring back the jobs that were followed before. */
+let choice = 0;
 
 /** Follows these jobs: loads the history of those that are new or have another axis, and keeps what was loaded of the others. */
 export function followJobs(jobs: Job[], axis: Axis): void {
-  for (const job of jobs) {
-    const isLoaded = curves.has(job.id) && (axis === "step" || axes.get(job.id) === axis || (axis === "relative" && axes.get(job.id) === "time"));
-    if (!isLoaded && !pending.has(job.id)) {
-      pending.set(job.id, inTurn(() => load(job, axis)).finally(() => {
-        pending.delete(job.id);
-        curvesPending.value = pending.size;
-      }));
-    }
-  }
+  const mine = ++choice;
+  curvesProblem.value = null;
+  const loads = jobs.map((job) => needHistory(job, axis));
   curvesPending.value = pending.size;
-  void Promise.allSettled(jobs.map((job) => pending.get(job.id))).then(() => {
-    feed.follow(new Map(jobs.map((job) => [job.id, cursors.get(job.id) ?? job.last_no])));
+  void Promise.all(loads).then(() => {
+    if (mine === choice) feed.follow(new Map(jobs.map((job) => [job.id, cursors.get(job.id) ?? job.last_no])));
   });
+}
+
+const isLoaded = (id: string, axis: Axis) => axes.has(id) && (axis === "step" || axes.get(id) === otherAxis(axis));
+
+/** Loads a history with this axis unless it is loaded. A load with another axis that is under way ends first. */
+function needHistory(job: Job, axis: Axis): Promise<void> {
+  const underWay = pending.get(job.id);
+  if (!underWay && isLoaded(job.id, axis)) return Promise.resolve();
+  const mine = (underWay ?? Promise.resolve())
+    .then(() => (isLoaded(job.id, axis) ? undefined : inTurn(() => load(job, axis))))
+    .catch((error) => {
+      if (!(error instanceof Unreachable)) curvesProblem.value = explain(error);
+    })
+    .finally(() => {
+      if (pending.get(job.id) === mine) pending.delete(job.id);
+      curvesPending.value = pending.size;
+    });
+  pending.set(job.id, mine);
+  return mine;
 }
 
 /** Histories that are read at the same time. More would keep the service from its other work. */
@@ -98,6 +118,7 @@ async function inTurn<T>(work: () => Promise<T>): Promise<T> {
 
 /** Follows one job without its curves: its states, notes and printed lines. */
 export function followEvents(job: Job): void {
+  choice += 1;
   feed.follow(new Map([[job.id, cursors.get(job.id) ?? job.last_no]]));
 }
 
@@ -113,8 +134,8 @@ interface SeriesAnswer {
 
 async function load(job: Job, axis: Axis): Promise<void> {
   // The cursor is taken first: an event that arrives between the two is drawn twice at one place, never lost.
-  if (!cursors.has(job.id)) cursors.set(job.id, job.last_no);
-  const until = cursors.get(job.id)!;
+  const until = Math.max(cursors.get(job.id) ?? 0, job.last_no);
+  cursors.set(job.id, until);
   arrived.set(job.id, []);
   const mine = new Map<string, Points>();
   try {
@@ -162,6 +183,10 @@ interface Wish {
   range: Range;
 }
 
+/** The newest reading of each finer part, by job and name. An older answer that arrives later is not shown. */
+const readings = new Map<string, number>();
+let reading = 0;
+
 /** What the charts want to show of curves in more detail. It is read once the zoom has rested. */
 const wishes = new Map<string, Wish>();
 const REST_MS = 250;
@@ -177,6 +202,7 @@ export function wantFiner(wish: Wish): void {
 /** Drops the parts and what is not read yet, because everything is shown again. */
 export function forgetFiner(): void {
   wishes.clear();
+  readings.clear();
   parts.clear();
   redraw();
 }
@@ -194,15 +220,17 @@ function readFiner(): void {
   }
   wishes.clear();
   for (const { wish, steps, names } of requests.values()) {
+    const mine = ++reading;
+    for (const name of names) readings.set(`${wish.id} ${name}`, mine);
     const query = `&names=${names.map(encodeURIComponent).join(",")}&first_step=${steps[0]}&last_step=${steps[1]}`;
     // Without an answer, the points that were loaded before stay.
-    inTurn(() => readPoints(wish.id, wish.axis, query)).then((read) => keepParts(wish.id, steps, read), () => undefined);
+    inTurn(() => readPoints(wish.id, wish.axis, query)).then((read) => keepParts(wish.id, steps, read, mine), () => undefined);
   }
 }
 
-function keepParts(id: string, steps: Range, read: Map<string, Points>): void {
+function keepParts(id: string, steps: Range, read: Map<string, Points>, turn: number): void {
   const mine = parts.get(id) ?? new Map<string, Part>();
-  for (const [name, points] of read) mine.set(name, { steps, points });
+  for (const [name, points] of read) if (readings.get(`${id} ${name}`) === turn) mine.set(name, { steps, points });
   parts.set(id, mine);
   redraw();
 }
@@ -239,15 +267,19 @@ function receive(events: JobEvent[]): void {
     } else {
       if (stepBack(event) !== null) arrived.get(event.job)?.push(event);
       isDrawn = goBack(event) || isDrawn;
-      const known = lines.get(event.job) ?? [];
-      lines.set(event.job, known);
-      known.push(event);
-      if (known.length > 2 * MOST_LINES) known.splice(0, MOST_LINES);
+      if (event.kind !== "progress") remember(event.kind === "line" ? printed : facts, event);
     }
     cursors.set(event.job, event.no);
   }
   if (isDrawn) redraw();
   reread();
+}
+
+function remember(kept: Map<string, JobEvent[]>, event: JobEvent): void {
+  const known = kept.get(event.job) ?? [];
+  kept.set(event.job, known);
+  known.push(event);
+  if (known.length > 2 * MOST_KEPT) known.splice(0, MOST_KEPT);
 }
 
 /** Takes the points out that the job leaves behind, if the event says that it goes back to a step. */
@@ -256,6 +288,7 @@ function goBack(event: JobEvent): boolean {
   if (step === null) return false;
   for (const [name, points] of curves.get(event.job) ?? []) if (!isSystem(name)) endAt(points, step);
   parts.delete(event.job);
+  for (const key of readings.keys()) if (key.startsWith(`${event.job} `)) readings.delete(key);
   return true;
 }
 
@@ -282,5 +315,8 @@ function add(event: JobEvent, name: string, value: unknown): boolean {
   return true;
 }
 
-/** What arrived live of a job beside its metrics: states, notes, printed lines, checkpoints. */
-export const liveEvents = (id: string): JobEvent[] => lines.get(id) ?? [];
+/** What arrived live of a job beside its metrics and printed lines: states, notes, checkpoints, orders. */
+export const liveEvents = (id: string): JobEvent[] => facts.get(id) ?? [];
+
+/** The lines that a job printed while the page followed it. */
+export const liveLines = (id: string): JobEvent[] => printed.get(id) ?? [];

@@ -21,7 +21,10 @@ export const summaryOf = (id: string) => summaries.get(id);
 type Part = "spec" | "summary";
 /** Jobs of one request. More would be a long answer, and the first rows would wait for it. */
 const MOST: Record<Part, number> = { spec: 100, summary: 50 };
-const wanted: Record<Part, Set<string>> = { spec: new Set(), summary: new Set() };
+/** The jobs whose part is wanted, each with the key of its newest wish. */
+const wanted: Record<Part, Map<string, string>> = { spec: new Map(), summary: new Map() };
+/** A failed request is not sent again sooner, however often the table is drawn meanwhile. */
+const RETRY_MS = 2000;
 /** How many specs and summaries are still on their way. */
 export const detailsPending = signal(0);
 const isReading: Record<Part, boolean> = { spec: false, summary: false };
@@ -29,8 +32,8 @@ const isReading: Record<Part, boolean> = { spec: false, summary: false };
 function want(part: Part, id: string, key: string): void {
   if (asked.has(key)) return;
   asked.add(key);
-  wanted[part].add(id);
-  detailsPending.value += 1;
+  wanted[part].set(id, key);
+  count();
   // All rows that are drawn in this turn go into one request.
   if (!isReading[part]) void Promise.resolve().then(() => read(part));
 }
@@ -40,7 +43,8 @@ async function read(part: Part): Promise<void> {
   if (isReading[part]) return;
   isReading[part] = true;
   while (wanted[part].size) {
-    const ids = [...wanted[part]].slice(0, MOST[part]);
+    const batch = [...wanted[part]].slice(0, MOST[part]);
+    const ids = batch.map(([id]) => id);
     try {
       const answer = await request<JobList>(`/jobs?limit=${ids.length}&include=${part}&ids=${ids.join(",")}`);
       if (part === "spec") keepSpecs(answer.specs ?? {});
@@ -48,11 +52,13 @@ async function read(part: Part): Promise<void> {
       const there = new Set(answer.data.map((job) => job.id));
       // What did not fit into the answer is asked for again. A job that is gone is not.
       const answered = part === "spec" ? answer.specs : answer.summaries;
-      for (const id of ids) if (!there.has(id) || answered?.[id] !== undefined) settle(part, id);
+      for (const [id, key] of batch) if (!there.has(id) || answered?.[id] !== undefined) settle(part, id, key);
     } catch {
-      for (const id of ids) {
-        settle(part, id);
-        for (const key of asked) if (key.startsWith(`${part} ${id}`)) asked.delete(key);
+      await new Promise((done) => setTimeout(done, RETRY_MS));
+      // The table asks again for the rows that it still shows.
+      for (const [id, key] of batch) {
+        settle(part, id, key);
+        asked.delete(key);
       }
     }
     detailsVersion.value += 1;
@@ -60,8 +66,14 @@ async function read(part: Part): Promise<void> {
   isReading[part] = false;
 }
 
-function settle(part: Part, id: string): void {
-  if (wanted[part].delete(id)) detailsPending.value -= 1;
+/** A job that moved while its part was read is wanted with another key, so that it is read again. */
+function settle(part: Part, id: string, key: string): void {
+  if (wanted[part].get(id) === key) wanted[part].delete(id);
+  count();
+}
+
+function count(): void {
+  detailsPending.value = wanted.spec.size + wanted.summary.size;
 }
 
 function keepSpecs(found: Record<string, unknown>): void {

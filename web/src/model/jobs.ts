@@ -40,7 +40,7 @@ const filters = computed(() => {
 /** Takes jobs over that are newer than the known ones. Nothing is drawn again if there is none. */
 export function keep(found: Job[]): void {
   const known = jobs.value;
-  const changed = found.filter((job) => isNewer(job, known.get(job.id)));
+  const changed = found.filter((job) => !deleted.has(job.id) && isNewer(job, known.get(job.id)));
   if (changed.length === 0) return;
   // A job that had ended and was resumed, here or elsewhere, sends events again.
   for (const job of changed) if (!FINAL.has(job.state) && FINAL.has(known.get(job.id)?.state ?? job.state)) followAgain(job.id);
@@ -58,22 +58,30 @@ export function forget(id: string): void {
   });
 }
 
+/** Jobs that were deleted here. An answer that was sent before may still hold them. */
+const deleted = new Set<string>();
+
+function forgetDeleted(id: string): void {
+  deleted.add(id);
+  forget(id);
+}
+
 const listPath = (query: string, cursor: string | null) => `/jobs?limit=${PAGE}${query && `&${query}`}${cursor ? `&cursor=${cursor}` : ""}`;
 
 /** Reads the newest page of the list. */
 async function readNewest(query: string): Promise<void> {
-  const page = await request<JobList>(listPath(query, null));
+  const page = await request<JobList>(listPath(query, null), { isPulse: true });
   if (query !== filters.value) return;
   batch(() => {
     keep(page.data);
-    const ids = page.data.map((job) => job.id);
+    const ids = page.data.map((job) => job.id).filter((id) => !deleted.has(id));
     const next = listedAfter(listed.value, ids, page.next_cursor === null);
+    if (next.length <= PAGE) nextCursor.value = page.next_cursor;
     if (next.length !== listed.value.length || next.some((id, index) => id !== listed.value[index])) listed.value = next;
     total.value = Math.max(page.total_estimate, next.length);
     listedProject.value = page.project ?? "";
     isLoading.value = false;
   });
-  if (listed.value.length <= PAGE) nextCursor.value = page.next_cursor;
 }
 
 export const hasMore = computed(() => nextCursor.value !== null);
@@ -88,8 +96,9 @@ export async function loadMore(everything = false): Promise<void> {
     while (nextCursor.value && query === filters.value) {
       const found: Job[] = [];
       for (let count = 0; nextCursor.value && count < (everything ? PAGES_AT_ONCE : 1); count += 1) {
-        const page: JobList = await request<JobList>(listPath(query, nextCursor.value));
-        if (query !== filters.value) return;
+        const cursor: string = nextCursor.value;
+        const page: JobList = await request<JobList>(listPath(query, cursor));
+        if (query !== filters.value || cursor !== nextCursor.value) return;
         found.push(...page.data);
         nextCursor.value = page.next_cursor;
       }
@@ -110,7 +119,7 @@ export async function loadMore(everything = false): Promise<void> {
 
 /** Asks for one job. Returns null if there is none. */
 export async function refreshJob(id: string): Promise<Job | null> {
-  const job = await request<Job>(jobPath(id));
+  const job = await request<Job>(jobPath(id), { isPulse: true });
   keep([job]);
   return job;
 }
@@ -127,7 +136,7 @@ async function poll(): Promise<void> {
   }
   try {
     await readNewest(query);
-    const active = await request<JobList>("/jobs?limit=200&state=starting,running,stopping");
+    const active = await request<JobList>("/jobs?limit=200&state=starting,running,stopping", { isPulse: true });
     const seen = new Set(active.data.map((job) => job.id));
     keep(active.data);
     const newest = new Set(listed.value.slice(0, PAGE));
@@ -135,12 +144,15 @@ async function poll(): Promise<void> {
     const stale = [...jobs.value.values()].filter(
       (job) => ["starting", "running", "stopping"].includes(job.state) && !seen.has(job.id) && !newest.has(job.id),
     );
-    await Promise.allSettled(stale.slice(0, 20).map((job) => refreshJob(job.id)));
+    await Promise.allSettled(stale.slice(0, 20).map((job) => refreshJob(job.id).catch((error) => isGone(error) && forget(job.id))));
     if (message.value?.isOfList) message.value = null;
   } catch (error) {
     failed(error);
   }
 }
+
+/** True for a job that was deleted elsewhere, or that belongs to another project. */
+export const isGone = (error: unknown) => error instanceof ApiError && error.status === 404;
 
 function failed(error: unknown): void {
   // The page says above that the service is unreachable, and asks for a key.
@@ -175,7 +187,7 @@ export async function actOnMany(some: Job[], action: string): Promise<void> {
       outcomes.push(...(await request<BulkAnswer>("/jobs/bulk", { method: "POST", body: { action, ids } })).data);
     }
     const refused = outcomes.filter((outcome) => outcome.error);
-    if (action === "delete") outcomes.filter((outcome) => !outcome.error).forEach((outcome) => forget(outcome.job));
+    if (action === "delete") outcomes.filter((outcome) => !outcome.error).forEach((outcome) => forgetDeleted(outcome.job));
     await Promise.allSettled(action === "delete" ? [] : outcomes.slice(0, 50).map((outcome) => refreshJob(outcome.job)));
     if (refused.length) throw new Error(`${action}: ${outcomes.length - refused.length} of ${outcomes.length} jobs. The first that refused: ${refused[0]!.error!.detail ?? refused[0]!.error!.code}`);
   });
@@ -185,7 +197,7 @@ export async function act(job: Job, action: string, body?: unknown): Promise<voi
   await attempt(async () => {
     if (action === "delete") {
       await request(jobPath(job.id), { method: "DELETE" });
-      forget(job.id);
+      forgetDeleted(job.id);
     } else {
       keep([await request<Job>(`${jobPath(job.id)}/${action}`, { method: "POST", body })]);
     }

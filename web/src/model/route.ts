@@ -59,7 +59,7 @@ export function href(path: string, params?: Record<string, string | null | undef
 }
 
 export function go(address: string): void {
-  pending = null;
+  write();
   location.hash = address;
 }
 
@@ -95,5 +95,7 @@ const write = () => {
   pending = null;
 };
 const writeSoon = throttled(write, 500);
+// A click may follow a link. The entry that the back button returns to must have the parameters as they are now.
+window.addEventListener("click", write, { capture: true });
 
 export const param = (name: string, otherwise = "") => route.value.params.get(name) ?? otherwise;

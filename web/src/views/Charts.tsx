@@ -7,7 +7,7 @@ import { FINAL, type Job } from "../api/types";
 import { diff } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
 import { familiesOf, groupMetrics, isFigure } from "../lib/groups";
-import { type Axis, curvesPending, curvesVersion, followJobs, forgetFiner, namesOf } from "../model/curves";
+import { type Axis, curvesPending, curvesProblem, curvesVersion, followJobs, forgetFiner, namesOf } from "../model/curves";
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { param, setParams } from "../model/route";
 import { Chart } from "../ui/Chart";
@@ -67,7 +67,8 @@ export function Charts({ jobs }: { jobs: Job[] }) {
         {range.value && <button type="button" onClick={() => (range.value = null)}>Show all of x</button>}
         {curvesPending.value > 0 && <span class="count">Loading curves…</span>}
       </div>
-      {groups.length === 0 && curvesPending.value === 0 && <p class="empty">{search ? `No metric with “${search}”.` : jobs.every((job) => FINAL.has(job.state)) ? "No metric was logged." : <>No metric yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</>}</p>}
+      {curvesProblem.value && <p class="empty" role="alert">Some curves could not be read: {curvesProblem.value} <button type="button" onClick={() => followJobs(jobs, axis)}>Try again</button></p>}
+      {groups.length === 0 && curvesPending.value === 0 && !curvesProblem.value && <p class="empty">{search ? `No metric with “${search}”.` : jobs.every((job) => FINAL.has(job.state)) ? "No metric was logged." : <>No metric yet. Metrics appear with the first log of a job, every <code>logging_steps</code> steps.</>}</p>}
       {groups.map((group) => (
         <details class="metric-group" open key={group.title}>
           <summary>{group.title} <small>{group.names.length}</small></summary>

@@ -1,14 +1,14 @@
 /** Several jobs side by side: what their specs say differently, what they reached, how values and results go together. */
 
 import { useEffect, useState } from "preact/hooks";
-import { ApiError, request } from "../api/client";
+import { request } from "../api/client";
 import { reconnections } from "../api/connection";
 import type { Job } from "../api/types";
 import { type Flat, diff, showValue } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
 import { bestOf, groupMetrics, hasBest, isFigure, lowerIsBetter } from "../lib/groups";
 import { detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../model/details";
-import { jobs, refreshJob } from "../model/jobs";
+import { isGone, jobs, refreshJob } from "../model/jobs";
 import { href, param, setParams } from "../model/route";
 import { colorOf } from "../ui/colors";
 import { Waiting } from "../ui/Waiting";
@@ -24,11 +24,12 @@ export function CompareView() {
     setMissing([]);
     for (const id of ids) {
       needSpec(id);
-      const isGone = (error: unknown) => error instanceof ApiError && error.status === 404 && setMissing((others) => [...others, id]);
-      void refreshJob(id).then((job) => job && needSummary(job)).catch(isGone);
+      refreshJob(id).catch((error) => isGone(error) && setMissing((others) => [...new Set([...others, id])]));
     }
   }, [ids.join(), reconnections.value]);
   const chosen = ids.map((id) => jobs.value.get(id)).filter((job): job is Job => job !== undefined);
+  // Jobs that run move while they are compared.
+  useEffect(() => chosen.forEach(needSummary));
   if (ids.length < 2) return <Waiting title="Compare">Select two or more jobs in <a href={href("jobs")}>the table</a>, then “Compare”.</Waiting>;
   const gone = missing.length > 0 && `Not in this project, or deleted: ${missing.join(", ")}. `;
   if (chosen.length < 2) return <Waiting title="Compare">{gone && <>{gone}<a href={href("jobs")}>All jobs</a></>}</Waiting>;

@@ -1,12 +1,12 @@
 /** One job: where it stands, what can be done now, its curves, history, log, spec, checkpoints and outputs. */
 
 import { useEffect, useState } from "preact/hooks";
-import { ApiError, explain } from "../api/client";
+import { explain } from "../api/client";
 import { reconnections } from "../api/connection";
 import type { Job } from "../api/types";
 import { followEvents } from "../model/curves";
 import { detailsVersion, needSpec, rawSpecOf } from "../model/details";
-import { forget, jobs, refreshJob } from "../model/jobs";
+import { forget, isGone, jobs, refreshJob } from "../model/jobs";
 import { href, param, setParams } from "../model/route";
 import { JsonText } from "../ui/Json";
 import { Waiting } from "../ui/Waiting";
@@ -29,7 +29,7 @@ export function JobView({ id }: { id: string }) {
     setProblem(null);
     const failed = (error: unknown) => {
       // Somebody else may have deleted the job while this page shows it.
-      if (error instanceof ApiError && error.status === 404) forget(id);
+      if (isGone(error)) forget(id);
       setProblem(explain(error));
     };
     refreshJob(id).catch(failed);

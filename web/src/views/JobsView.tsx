@@ -2,10 +2,11 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { inProject, storedKey } from "../api/client";
+import { reconnections } from "../api/connection";
 import { type Job, STATES } from "../api/types";
 import { DEFAULT_COLUMNS, type Column, columnOf, compareValues, matches, needsSpec, needsSummary } from "../lib/columns";
-import { type Condition, meets, showCondition, writeConditions } from "../lib/filters";
-import { conditions, hasMore, isLoading, jobs, listed, loadMore, message, total } from "../model/jobs";
+import { isOfServer, meets, showCondition, writeConditions } from "../lib/filters";
+import { conditions, hasMore, isLoading, jobs, listed, loadMore, message, refreshJob, total } from "../model/jobs";
 import { detailsPending, detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../model/details";
 import { href, param, setParams } from "../model/route";
 import { MOST_SELECTED, select, selectedIds } from "../model/selection";
@@ -15,8 +16,6 @@ import { ColumnMenu } from "./jobs/ColumnMenu";
 import { FilterMenu } from "./jobs/FilterMenu";
 import { Selection } from "./jobs/Selection";
 import { Table } from "./jobs/Table";
-
-const readsByServer = (condition: Condition) => (condition.field === "tags" && condition.operator === "=") || condition.field === "created";
 
 export function JobsView() {
   const now = useNow();
@@ -40,7 +39,7 @@ export function JobsView() {
       .map((id) => all.get(id))
       .filter((job): job is Job => job !== undefined && (!search || matches(job, search)) && (states.size === 0 || states.has(job.state)))
       .map((job) => ({ job, extra: { spec: specOf(job.id), summary: summaryOf(job.id), now } }))
-      .filter(({ job, extra }) => filters.every((condition) => readsByServer(condition) || meets(job, condition, extra)))
+      .filter(({ job, extra }) => filters.every((condition) => (condition.field === "created" && isOfServer(condition, now)) || meets(job, condition, extra)))
       .map(({ job, extra }) => ({ job, key: column.value(job, extra) }))
       .sort((a, b) => compareValues(a.key, b.key, sort.startsWith("-")) || (a.job.id < b.job.id ? 1 : -1))
       .map(({ job }) => job);
@@ -56,7 +55,7 @@ export function JobsView() {
     }
   }, [everySpec, everySummary, order]);
   useEffect(() => {
-    const needsAll = sorted !== "created" || search || filters.some((condition) => !readsByServer(condition));
+    const needsAll = sort !== "-created" || search || filters.some((condition) => !isOfServer(condition, now));
     if (needsAll && hasMore.value) void loadMore(true);
   }, [sort, search, param("where"), order.length]);
   useEffect(() => {
@@ -64,6 +63,12 @@ export function JobsView() {
     const drawable = rows.filter((job) => job.attempt > 0).slice(0, 5);
     if (!param("sel") && !param("none") && drawable.length) select(drawable.map((job) => job.id));
   }, [rows.some((job) => job.attempt > 0)]);
+
+  const unknown = selectedIds().filter((id) => !all.has(id)).join();
+  useEffect(() => {
+    // A saved address may select jobs that are older than those of the newest page.
+    for (const id of unknown.split(",").filter(Boolean)) refreshJob(id).catch(() => undefined);
+  }, [unknown, reconnections.value]);
 
   const chosen = selectedIds().map((id) => all.get(id)).filter((job): job is Job => job !== undefined);
   const isFiltered = Boolean(search || param("state") || filters.length);

@@ -78,8 +78,17 @@ function Side({ side, asked }: { side: "a" | "b"; asked: Asked | null }) {
   const [problem, setProblem] = useState<string | null>(null);
   const running = useRef<AbortController | null>(null);
   const choose = (job: string, which: string) => setParams({ [side]: job ? `${job}${which && `:${which}`}` : null });
-  useEffect(() => setMessages([]), [id, checkpoint]);
-  useEffect(() => () => running.current?.abort(), []);
+  // The answers of one checkpoint do not stand under another.
+  useEffect(() => {
+    setMessages([]);
+    setAnswer(null);
+    setState("idle");
+    setProblem(null);
+    return () => {
+      running.current?.abort();
+      running.current = null;
+    };
+  }, [id, checkpoint]);
   useEffect(() => {
     if (asked && id) void ask(asked);
   }, [asked?.number]);

@@ -4,18 +4,15 @@ import { useEffect, useState } from "preact/hooks";
 import { explain, request } from "../../api/client";
 import { reconnections } from "../../api/connection";
 import type { Job } from "../../api/types";
-import { type Ask, MOST_FOUND, type Printed, levelOf, linesUntil, linesWith } from "../../lib/printed";
-import { linesVersion, liveEvents } from "../../model/curves";
+import { type Ask, MOST_FOUND, type Printed, type Read, levelOf, linesUntil, linesWith, withLive } from "../../lib/printed";
+import { linesVersion, liveLines } from "../../model/curves";
 import { attempt } from "../../model/jobs";
 import { param, setParams } from "../../model/route";
 import { Missing } from "./list";
 
-/** What was read, and the event after which no line is left out. */
-interface Read {
-  lines: Printed[];
-  from: number;
-  isWhole: boolean;
-}
+/** Live lines are joined with what was read when so many have arrived, before the oldest of them are dropped. */
+const JOINED_AT = 500;
+const MOST_SHOWN = 10_000;
 
 export function Log({ job }: { job: Job }) {
   const [read, setRead] = useState<Read | null>(null);
@@ -37,15 +34,20 @@ export function Log({ job }: { job: Job }) {
     return () => void (isShown = false);
   }, [job.id, grep, rank, reconnections.value]);
   const earlier = () => attempt(async () => {
-    const { lines, from } = await linesUntil(ask, read!.from, rank);
+    const until = read!.from;
+    const { lines, from } = await linesUntil(ask, until, rank);
     setFollowing(false);
-    setRead({ ...read!, lines: [...lines, ...read!.lines], from });
+    // Another rank, another search or the end of an outage may have replaced what was read.
+    setRead((now) => (now?.from === until && rank === param("rank") ? { ...now, lines: [...lines, ...now.lines], from } : now));
   });
   const last = read?.lines.at(-1)?.no ?? 0;
-  const live = liveEvents(job.id)
-    .filter((event) => event.kind === "line" && event.no > last && (!rank || String(event.rank) === rank))
+  const live = liveLines(job.id)
+    .filter((event) => event.no > last && (!rank || String(event.rank) === rank))
     .map((event): Printed => ({ no: event.no, at: event.at, rank: event.rank, stream: String(event.data.stream ?? ""), text: String(event.data.text ?? "") }))
     .filter((line) => !grep || line.text.includes(grep));
+  useEffect(() => {
+    if (read?.isWhole && live.length >= JOINED_AT) setRead(withLive(read, live, isFollowing ? MOST_SHOWN : Infinity));
+  }, [live.length]);
   const shown = [...(read?.lines ?? []), ...(read?.isWhole ? live : [])];
   const nothing = job.external ? "A run elsewhere sends no printed lines." : grep || rank ? "No line matches." : "Nothing printed yet.";
   return (

@@ -1,6 +1,6 @@
 /** A list below a job's path, and what stands there while it is empty. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { explain, request } from "../../api/client";
 import { reconnections } from "../../api/connection";
 import type { Job } from "../../api/types";
@@ -10,12 +10,15 @@ export function useList<T>(job: Job, path: string, moves: unknown): { rows: T[] 
   const [rows, setRows] = useState<T[] | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const [turn, setTurn] = useState(0);
+  const asked = useRef(0);
+  const answered = useRef(0);
   useEffect(() => {
-    const stop = new AbortController();
-    request<{ data: T[] }>(`/jobs/${job.id}/${path}`, { signal: stop.signal })
-      .then((answer) => (setRows(answer.data), setProblem(null)))
-      .catch((error) => stop.signal.aborted || setProblem(explain(error)));
-    return () => stop.abort();
+    const mine = ++asked.current;
+    // A job may move again before a busy service has answered. An answer counts unless a newer one was there before it.
+    const isNewest = () => mine > answered.current && Boolean((answered.current = mine));
+    request<{ data: T[] }>(`/jobs/${job.id}/${path}`)
+      .then((answer) => isNewest() && (setRows(answer.data), setProblem(null)))
+      .catch((error) => isNewest() && setProblem(explain(error)));
   }, [job.id, path, moves, turn, reconnections.value]);
   return { rows, problem, reload: () => setTurn(turn + 1) };
 }

@@ -1,0 +1,166 @@
+/** Tests what the page keeps of the service's answers. The browser's globals are replaced, and each test chooses when an answer comes. */
+
+import { describe, expect, it, vi } from "vitest";
+import type { Job } from "../src/api/types";
+
+class Socket {
+  static all: Socket[] = [];
+  private listeners = new Map<string, (event: unknown) => void>();
+  constructor(readonly address: string) {
+    Socket.all.push(this);
+  }
+  addEventListener(kind: string, listener: (event: unknown) => void): void {
+    this.listeners.set(kind, listener);
+  }
+  close(): void {}
+  receive(frame: object): void {
+    this.listeners.get("message")!({ data: JSON.stringify(frame) });
+  }
+}
+
+interface Held {
+  path: string;
+  signal: AbortSignal | null;
+  answer: (response: Response) => void;
+  fail: (error: unknown) => void;
+}
+const held: Held[] = [];
+vi.stubGlobal("WebSocket", Socket);
+vi.stubGlobal("location", { hash: "", origin: "http://service" });
+vi.stubGlobal("window", { addEventListener: () => undefined });
+vi.stubGlobal("sessionStorage", { getItem: () => null });
+vi.stubGlobal("fetch", (path: string, { signal }: { signal: AbortSignal | null }) => new Promise<Response>((answer, fail) => held.push({ path, signal, answer, fail })));
+
+const { curveOf, curvesPending, curvesProblem, followEvents, followJobs } = await import("../src/model/curves");
+const { detailsPending, needSummary, summaryOf } = await import("../src/model/details");
+const { act, jobs, keep, refreshJob } = await import("../src/model/jobs");
+const { isOnline } = await import("../src/api/connection");
+
+const requests = (...parts: string[]) => held.filter(({ path }) => parts.every((part) => path.includes(part)));
+
+/** Answers the oldest request whose path has these parts, once it is sent. */
+async function answer(parts: string[], body: object, status = 200): Promise<void> {
+  await vi.waitFor(() => expect(requests(...parts), parts.join(" ")).not.toEqual([]));
+  const [request] = requests(...parts);
+  held.splice(held.indexOf(request!), 1);
+  request!.answer(new Response(JSON.stringify(body), { status, headers: { "Content-Type": "application/json" } }));
+}
+
+const series = (x: unknown[], y: number[]) => ({ data: [{ name: "loss", exact: true, x, y }] });
+const job = (id: string, changes: object = {}) => ({ id, version: 1, last_no: 9, state: "running", attempt: 1, metrics: {}, message: null, ...changes }) as unknown as Job;
+const settled = () => new Promise((done) => setTimeout(done));
+
+async function answerHistory(id: string, x: number[], y: number[]): Promise<void> {
+  await answer([id, "x=step"], series(x, y));
+  await answer([id, "kinds=system"], { data: [], next_cursor: null });
+}
+
+describe("the jobs that are followed", () => {
+  it("are those that were chosen last, also if the history of others is ready later", async () => {
+    followJobs([job("job_slow")], "step");
+    followJobs([job("job_chosen")], "step");
+    await answerHistory("job_chosen", [1], [1]);
+    await vi.waitFor(() => expect(Socket.all.at(-1)!.address).toContain("job_chosen"));
+
+    await answerHistory("job_slow", [1], [1]);
+    await vi.waitFor(() => expect(curvesPending.value).toBe(0));
+    await settled();
+
+    expect(Socket.all.at(-1)!.address).toContain("job_chosen");
+  });
+
+  it("have their whole history, also if live points came first", async () => {
+    followEvents(job("job_live"));
+    Socket.all.at(-1)!.receive({ job: "job_live", events: [{ job: "job_live", no: 10, kind: "log", at: "2026-01-01T00:00:00Z", step: 3, epoch: null, rank: 0, data: { loss: 3 } }] });
+    followJobs([job("job_live", { last_no: 10 })], "step");
+
+    await answerHistory("job_live", [1, 2, 3], [1, 2, 3]);
+
+    await vi.waitFor(() => expect(curveOf("job_live", "loss", "step", 0).x).toEqual([1, 2, 3]));
+  });
+
+  it("have the axis that was chosen while their history was on its way", async () => {
+    followJobs([job("job_axis")], "step");
+    followJobs([job("job_axis")], "epoch");
+    await answerHistory("job_axis", [1, 2], [5, 6]);
+
+    await answer(["job_axis", "x=epoch"], series([0.5, 1], [5, 6]));
+    await answerHistory("job_axis", [1, 2], [5, 6]);
+
+    await vi.waitFor(() => expect(curveOf("job_axis", "loss", "epoch", 0).x).toEqual([0.5, 1]));
+  });
+
+  it("say why a history cannot be read, until it is read", async () => {
+    followJobs([job("job_refused")], "step");
+    await answer(["job_refused", "x=step"], { detail: "too many requests", code: "rate_limited" }, 429);
+    await vi.waitFor(() => expect(curvesProblem.value).toBe("too many requests"));
+
+    followJobs([job("job_refused")], "step");
+    await answerHistory("job_refused", [1], [1]);
+
+    await vi.waitFor(() => expect(curveOf("job_refused", "loss", "step", 0).x).toEqual([1]));
+    expect(curvesProblem.value).toBeNull();
+  });
+});
+
+describe("summaries of metrics", () => {
+  const summary = (id: string, last: number) => ({ data: [{ id }], summaries: { [id]: [{ name: "loss", last: { value: last }, min: { value: last }, max: { value: last } }] } });
+
+  it("are read again for a job that moved meanwhile, and none stays awaited", async () => {
+    needSummary(job("job_moves"));
+    await vi.waitFor(() => expect(requests("include=summary")).not.toEqual([]));
+    needSummary(job("job_moves", { state: "succeeded" }));
+
+    await answer(["include=summary"], summary("job_moves", 2));
+    await answer(["include=summary"], summary("job_moves", 1));
+
+    await vi.waitFor(() => expect(summaryOf("job_moves")?.get("loss")?.last).toBe(1));
+    expect(detailsPending.value).toBe(0);
+  });
+
+  it("are asked for again only some time after a request has failed", async () => {
+    needSummary(job("job_fails"));
+    await vi.waitFor(() => expect(requests("include=summary")).not.toEqual([]));
+    vi.useFakeTimers({ toFake: ["setTimeout"] });
+    const [request] = held.splice(0);
+    request!.answer(new Response("{}", { status: 503, headers: { "Content-Type": "application/json" } }));
+    await vi.advanceTimersByTimeAsync(1000);
+    needSummary(job("job_fails"));
+    await vi.advanceTimersByTimeAsync(0);
+    expect(requests("include=summary")).toEqual([]);
+
+    await vi.advanceTimersByTimeAsync(1500);
+    needSummary(job("job_fails"));
+    await vi.advanceTimersByTimeAsync(0);
+    vi.useRealTimers();
+
+    expect(requests("include=summary")).toHaveLength(1);
+    await answer(["include=summary"], summary("job_fails", 1));
+  });
+});
+
+describe("a deleted job", () => {
+  it("does not come back with an answer that was sent before", async () => {
+    keep([job("job_gone")]);
+    const done = act(job("job_gone"), "delete");
+    await answer(["job_gone"], {});
+    await done;
+
+    keep([job("job_gone")]);
+
+    expect(jobs.value.has("job_gone")).toBe(false);
+  });
+});
+
+describe("a service that does not answer", () => {
+  it("is unreachable once a request has waited too long", async () => {
+    const asked = refreshJob("job_silent").catch((error: Error) => error.name);
+    const [request] = requests("job_silent");
+    expect(request!.signal).not.toBeNull();
+
+    request!.fail(new DOMException("too late", "TimeoutError"));
+    await asked;
+
+    expect(isOnline.value).toBe(false);
+  });
+});
