@@ -9,9 +9,10 @@ import { isOnline, lastHeard } from "./api/connection";
 import { formatDuration } from "./lib/format";
 import { listedProject, message, refreshNow, startPolling } from "./model/jobs";
 import { go, href, param, route, setParams } from "./model/route";
-import { installKeys, KEYS } from "./ui/keyboard";
+import { focused, installKeys, KEYS } from "./ui/keyboard";
 import { Menu } from "./ui/Menu";
 import { setTheme, theme, THEMES } from "./ui/theme";
+import { showAllOfX } from "./ui/zoom";
 import { Waiting } from "./ui/Waiting";
 import { JobsView } from "./views/JobsView";
 import "./style.css";
@@ -86,8 +87,13 @@ function App() {
 
 function Login() {
   const [secret, setSecret] = useState("");
+  const [isKey, setIsKey] = useState(true);
   const use = (event: Event) => {
     event.preventDefault();
+    // A browser refuses to send anything else in a header.
+    const isSendable = /^[\x20-\x7e]+$/.test(secret.trim());
+    setIsKey(isSendable);
+    if (!isSendable) return;
     storeKey(secret.trim());
     message.value = null;
     void refreshNow();
@@ -96,10 +102,11 @@ function Login() {
   return (
     <form class="login" onSubmit={use}>
       <h1>This service needs a key</h1>
-      <label>Key <input type="password" autocomplete="off" autofocus required value={secret} onInput={(event) => setSecret(event.currentTarget.value)} /></label>
+      <label>Key <input type="password" autocomplete="off" ref={focused} required value={secret} onInput={(event) => setSecret(event.currentTarget.value)} /></label>
       <button class="primary">Log in</button>
       <p>The key stays in this tab and is gone when the tab is closed. An administrator makes one with <code>footplate keys create</code>.</p>
-      {storedKey() && <p class="error" role="alert">The service does not accept the key that this tab has.</p>}
+      {!isKey && <p class="error" role="alert">This is not a key. A key has letters, digits and signs of plain ASCII only. Copy it again.</p>}
+      {isKey && storedKey() && <p class="error" role="alert">The service does not accept the key that this tab has.</p>}
     </form>
   );
 }
@@ -148,10 +155,11 @@ function Help() {
   );
 }
 
-// A message belongs to the view that it was written on.
+// A message belongs to the view that it was written on, and so does the part of x that its charts show.
 effect(() => {
   void place.value;
   message.value = null;
+  showAllOfX();
 });
 startPolling();
 installKeys();

@@ -216,6 +216,23 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     assert (await api.client.get(f"/jobs/{ids[0]}")).json()["tags"] == ["sweep"]
 
 
+async def test_a_question_before_an_action_takes_the_focus_and_escape_means_no(api: Api, page: Page) -> None:
+    job, _ = trained(api, [{"loss": 2.0}])
+    await page.goto(f"{api.url}/#/jobs/{job}")
+    await page.get_by_role("button", name="cancel").press("Enter")
+    await expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("alertdialog")).to_have_count(0)
+    await expect(page).to_have_url(re.compile(job))
+
+    await page.goto(f"{api.url}/#/jobs?sel={job}")
+    for tag in ("one", "two"):
+        await page.get_by_role("button", name="tag…").press("Enter")
+        await expect(page.get_by_label("Tag", exact=True)).to_be_focused()
+        await page.keyboard.type(f"{tag}\n")
+        await expect(page.locator("[data-job]")).to_contain_text(tag)
+
+
 async def test_an_address_sorts_and_selects_jobs_that_are_older_than_the_newest_page(api: Api, page: Page) -> None:
     job = await trained_to_the_end(api, name="oldest")
 
@@ -373,6 +390,34 @@ async def test_a_person_corrects_a_spec_in_the_form_and_submits_it(api: Api, pag
     assert (await api.client.get(f"/jobs/{job['id']}/spec")).json()["training"]["learning_rate"] == 0.01
 
 
+async def test_what_a_person_types_into_the_form_stays_during_an_upload_and_a_look_at_the_jobs(
+    api: Api, page: Page
+) -> None:
+    uploads: list[Route] = []
+    await page.route("**/files?name=*", lambda route: uploads.append(route))
+    await page.goto(f"{api.url}/#/submit")
+
+    await page.locator("input[type=file]").set_input_files([{"name": "a.jsonl", "mimeType": "", "buffer": b'{"x": 1}\n'}])
+    await page.get_by_label("tags").press_sequentially("a, b")
+    await expect(page.get_by_label("tags")).to_have_value("a, b")
+    await page.get_by_label("learning_rate").press_sequentially("0.05")
+    await expect(page.get_by_label("learning_rate")).to_have_value("0.05")
+    await until_async(partial(_first, uploads), what="the file is on its way")
+    await uploads[0].continue_()
+    await expect(page.locator(".message")).to_contain_text("is uploaded")
+    await page.get_by_role("navigation").get_by_role("link", name="Jobs").click()
+    await expect(page.get_by_role("link", name="New job")).to_be_visible()
+    await page.go_back()
+
+    spec = json.loads(await page.get_by_role("textbox", name="Spec as JSON").input_value())
+    assert (spec["tags"], spec["training"]["learning_rate"]) == (["a", "b"], 0.05)
+    assert spec["data"]["train"].startswith("file_")
+
+
+async def _first(routes: list[Route]) -> Route | None:
+    return routes[0] if routes else None
+
+
 async def test_a_double_click_submits_only_one_job_and_does_not_undo_a_pause(api: Api, page: Page) -> None:
     await page.goto(f"{api.url}/#/submit")
 
@@ -432,6 +477,9 @@ async def test_a_person_must_enter_the_key_and_can_log_out(serve: Serve, sqlite_
 
     await expect(page.get_by_label("Key")).to_be_focused()
     await expect(page.locator(".message")).to_have_count(0)
+    await page.get_by_label("Key").fill("“wrong”")
+    await page.get_by_role("button", name="Log in").click()
+    await expect(page.get_by_role("alert")).to_contain_text("This is not a key")
     await page.get_by_label("Key").fill("wrong")
     await page.get_by_role("button", name="Log in").click()
     await expect(page.get_by_role("alert")).to_contain_text("does not accept the key")

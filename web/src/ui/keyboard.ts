@@ -7,6 +7,9 @@ export const KEYS: [string, string][] = [
   ["n", "new job"], ["Esc", "back to the table, or close"], ["?", "this help"],
 ];
 
+/** A `ref` that focuses an element when it appears. The attribute `autofocus` works only once in the life of a page. */
+export const focused = (element: HTMLElement | null): void => element?.focus();
+
 const rows = () => [...document.querySelectorAll<HTMLElement>("[data-job]")];
 
 function move(by: number): void {

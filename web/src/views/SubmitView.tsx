@@ -32,11 +32,22 @@ const isSplit = (data: unknown): data is JsonObject => data !== null && typeof d
 const trainOf = (data: unknown) => (isSplit(data) ? data.train : data);
 const withTrain = (data: unknown, train: unknown) => (isSplit(data) ? { ...data, train } : train);
 
+interface Draft {
+  spec: JsonObject;
+  base: JsonObject | null;
+  text: string;
+  template: string;
+}
+
+/** What is typed and not yet submitted, by the job that is forked. It is there again after a look at another view. */
+const drafts = new Map<string, Draft>();
+
 export function SubmitView() {
   const fork = param("fork");
-  const [spec, setSpec] = useState<JsonObject>(FIRST);
-  const [base, setBase] = useState<JsonObject | null>(null);
-  const [text, setText] = useState("");
+  const draft = drafts.get(fork);
+  const [spec, setSpec] = useState<JsonObject>(draft?.spec ?? FIRST);
+  const [base, setBase] = useState<JsonObject | null>(draft?.base ?? null);
+  const [text, setText] = useState(draft?.text ?? "");
   const [missing, setMissing] = useState<string | null>(null);
   const [parseError, setParseError] = useState<string | null>(null);
   const [problems, setProblems] = useState<Problem[]>([]);
@@ -44,14 +55,17 @@ export function SubmitView() {
   const [catalogue, setCatalogue] = useState<Catalogue>({});
   const [newest, setNewest] = useState<UploadedFile | null>(null);
   const [fields, setFields] = useState<Record<string, Field[]>>({});
-  const [template, setTemplate] = useState("0");
+  const [template, setTemplate] = useState(draft?.template ?? "0");
   const [isOver, setOver] = useState(false);
   const [isSending, once] = useOnce();
   const turn = useRef(0);
+  const isSubmitted = useRef(false);
   const folder = TEMPLATES[Number(template)]!.folder;
 
+  if (!isSubmitted.current) drafts.set(fork, { spec, base, text, template });
   const show = (next: JsonObject) => {
     setSpec(next);
+    drafts.set(fork, { spec: next, base, text, template });
     setText(JSON.stringify(next, null, 2));
     setParseError(null);
   };
@@ -95,14 +109,18 @@ export function SubmitView() {
     }
   };
   const change = (path: string[], value: unknown) => show(setAt(spec, path, value));
-  const trainOn = (id: string) => change(["data"], withTrain(spec.data, id));
+  // A file may take minutes on its way. The spec is changed as it is by then.
+  const present = () => drafts.get(fork)?.spec ?? spec;
+  const trainOn = (id: string) => show(setAt(present(), ["data"], withTrain(present().data, id)));
   const submit = () =>
     attempt(async () => {
       const job = await request<Job>(fork ? `/jobs/${fork}/fork` : "/jobs", { method: "POST", body, headers: { "Idempotency-Key": key } });
       keep([job]);
       go(href(`jobs/${job.id}`));
+      isSubmitted.current = true;
+      drafts.delete(fork);
     });
-  const send = (file: File) => upload(file, (stored) => (setNewest(stored), trainOn(stored.id)), (sha256) => change(["code"], { bundle: sha256 }));
+  const send = (file: File) => upload(file, (stored) => (setNewest(stored), trainOn(stored.id)), (sha256) => show(setAt(present(), ["code"], { bundle: sha256 })));
   const drop = (event: DragEvent) => {
     event.preventDefault();
     setOver(false);

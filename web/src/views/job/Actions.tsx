@@ -7,8 +7,10 @@ import { orderText, rateBefore } from "../../lib/orders";
 import { type Checkpoint, ELSEWHERE, LIVE, offersOf } from "../../lib/offers";
 import { linesVersion, liveEvents } from "../../model/curves";
 import { detailsVersion, partsOf } from "../../model/details";
-import { act, attempt, forget, jobs } from "../../model/jobs";
-import { href, replace } from "../../model/route";
+import { act, attempt, jobs } from "../../model/jobs";
+import { href, replace, tableHref } from "../../model/route";
+import { Confirm } from "../../ui/Confirm";
+import { focused } from "../../ui/keyboard";
 import { Menu } from "../../ui/Menu";
 import { type Once, useOnce } from "../../ui/once";
 import { LinkIf } from "./LinkIf";
@@ -33,12 +35,11 @@ export function Actions({ job }: { job: Job }) {
     setAsking(null);
     await act(job, action);
     if (action === "delete" && !jobs.value.has(job.id)) {
-      forget(job.id);
-      replace(href("jobs"));
+      replace(tableHref());
     }
   });
   void detailsVersion.value;
-  const saved = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0)).rows;
+  const saved = useList<Checkpoint>(job, "checkpoints", `${job.version} ${job.progress?.step}`).rows;
   const offers = offersOf(job, partsOf(job.id), saved).filter(({ name }) => name in MEANING);
   const ofName = (name: string) => offers.find((offer) => offer.name === name);
   const buttons = (isLast: boolean) => offers.filter(({ name }) => !["fork", "try", ...LIVE].includes(name) && isLast === ["cancel", "delete"].includes(name)).map(({ name }) => (
@@ -57,10 +58,7 @@ export function Actions({ job }: { job: Job }) {
       <Answer job={job} />
       {job.external && <small>{ELSEWHERE}</small>}
       {asking && (
-        <span class="confirm" role="alertdialog" aria-label={`Confirm ${asking}`}>
-          {MEANING[asking]} <button type="button" class="danger" aria-disabled={isBusy} onClick={() => void run(asking)}>Yes, {asking}</button>{" "}
-          <button type="button" onClick={() => setAsking(null)}>No</button>
-        </span>
+        <Confirm key={asking} name={asking} yes={`Yes, ${asking}`} isBusy={isBusy} onYes={() => void run(asking)} onNo={() => setAsking(null)}>{MEANING[asking]}</Confirm>
       )}
     </div>
   );
@@ -98,7 +96,7 @@ function Live({ job, whyNot, isBusy, once }: { job: Job; whyNot: (name: string) 
         <button type="button" disabled={whyNot("learning rate") !== null} title={whyNot("learning rate") ?? MEANING["learning rate"]} onClick={() => void ask()}>learning rate…</button>
       ) : (
         <form class="confirm" onSubmit={apply}>
-          <label>Learning rate <input class="short" autofocus inputMode="decimal" placeholder="1e-5" aria-invalid={problem !== null} value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
+          <label>Learning rate <input class="short" ref={focused} inputMode="decimal" placeholder="1e-5" aria-invalid={problem !== null} value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
           <button>Set</button>
           <button type="button" onClick={() => setRate(null)}>Close</button>
           <small>{problem ? <span class="error" role="alert">{problem}</span> : "The schedule multiplies this rate by its factor."}</small>

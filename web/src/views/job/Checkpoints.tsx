@@ -8,6 +8,7 @@ import { type Checkpoint, checkpointOffers, newerThan } from "../../lib/offers";
 import { partsOf } from "../../model/details";
 import { act, attempt, isFinal } from "../../model/jobs";
 import { href } from "../../model/route";
+import { Confirm } from "../../ui/Confirm";
 import { useOnce } from "../../ui/once";
 import { MEANING } from "./Actions";
 import { LinkIf } from "./LinkIf";
@@ -24,7 +25,7 @@ const RESUME_FROM = "Continues the job from this checkpoint, and deletes its new
 export function Checkpoints({ job }: { job: Job }) {
   const [asking, setAsking] = useState<{ id: string; verb: "delete" | "resume" } | null>(null);
   const [isBusy, once] = useOnce();
-  const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", job.version + (job.progress?.step ?? 0));
+  const { rows, problem, reload } = useList<Checkpoint>(job, "checkpoints", `${job.version} ${job.progress?.step}`);
   if (!rows?.length) return <Missing rows={rows} problem={problem} text={noCheckpoint(job)} />;
   const isAsked = (row: Checkpoint, verb: string) => asking?.id === row.id && asking.verb === verb;
   const resumeFrom = (row: Checkpoint) => {
@@ -51,19 +52,14 @@ export function Checkpoints({ job }: { job: Job }) {
                 <button type="button" disabled={whyNot.download !== null} title={whyNot.download ?? "The whole folder, as a tar"} onClick={() => void attempt(() => download(`${path}/archive`, `${row.id}.tar`))}>download</button>
                 <button type="button" disabled={whyNot.pin !== null} aria-disabled={isBusy} title={whyNot.pin ?? "Rotation does not remove a pinned checkpoint"} onClick={() => change(() => request(path, { method: "PATCH", body: { pinned: !row.pinned } }), row.pinned ? "unpinned" : "pinned: it is not removed by rotation")}>{row.pinned ? "unpin" : "pin"}</button>
                 {isAsked(row, "resume") ? (
-                  <span class="confirm" role="alertdialog" aria-label={`Confirm resume from step ${row.step}`}>
+                  <Confirm name={`resume from step ${row.step}`} yes={`Yes, resume from step ${row.step}`} onYes={() => resumeFrom(row)} onNo={() => setAsking(null)}>
                     Continues from step {row.step}, as if the job had never got further. Deletes the newer checkpoints, of step {newerThan(row, rows).map(({ step }) => step).reverse().join(", ")}. A fork keeps them.
-                    <button type="button" class="danger" onClick={() => resumeFrom(row)}>Yes, resume from step {row.step}</button>
-                    <button type="button" onClick={() => setAsking(null)}>No</button>
-                  </span>
+                  </Confirm>
                 ) : job.actions.includes("resume") && <button type="button" disabled={whyNot.resume !== null} title={whyNot.resume ?? RESUME_FROM} onClick={() => (newerThan(row, rows).length ? setAsking({ id: row.id, verb: "resume" }) : resumeFrom(row))}>resume from</button>}
                 <LinkIf text="fork from" to={href("submit", { fork: job.id, checkpoint: row.id })} meaning={MEANING.fork!} offer={{ why: whyNot.fork }} />
                 <LinkIf text="try" to={href("try", { a: `${job.id}:${row.id}` })} meaning={MEANING.try!} offer={{ why: whyNot.try }} />
                 {isAsked(row, "delete") ? (
-                  <span class="confirm" role="alertdialog" aria-label={`Confirm delete of step ${row.step}`}>
-                    <button type="button" class="danger" onClick={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")}>Yes, delete</button>
-                    <button type="button" onClick={() => setAsking(null)}>No</button>
-                  </span>
+                  <Confirm name={`delete of step ${row.step}`} yes="Yes, delete" onYes={() => change(() => request(path, { method: "DELETE" }), "checkpoint deleted")} onNo={() => setAsking(null)} />
                 ) : <button type="button" disabled={whyNot.delete !== null} title={whyNot.delete ?? "Frees its space on the disk"} onClick={() => setAsking({ id: row.id, verb: "delete" })}>delete</button>}
               </td>
             </tr>

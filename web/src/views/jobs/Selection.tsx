@@ -6,6 +6,8 @@ import type { Job } from "../../api/types";
 import { actOnMany, attempt, keep, refreshNow } from "../../model/jobs";
 import { href } from "../../model/route";
 import { select } from "../../model/selection";
+import { Confirm } from "../../ui/Confirm";
+import { focused } from "../../ui/keyboard";
 import { type Once, useOnce } from "../../ui/once";
 
 const BULK = ["pause", "resume", "cancel", "delete"] as const;
@@ -36,13 +38,7 @@ function BulkButton({ action, chosen, isBusy, once }: { action: (typeof BULK)[nu
     void once(() => actOnMany(able, action).then(refreshNow));
   };
   if (isAsking) {
-    return (
-      <span class="confirm" role="alertdialog" aria-label={`Confirm ${action}`}>
-        {action} {able.length} {able.length === 1 ? "job" : "jobs"}?{" "}
-        <button type="button" class="danger" aria-disabled={isBusy} onClick={run}>Yes, {action}</button>
-        <button type="button" onClick={() => setAsking(false)}>No</button>
-      </span>
-    );
+    return <Confirm name={action} yes={`Yes, ${action}`} isBusy={isBusy} onYes={run} onNo={() => setAsking(false)}>{action} {able.length} {able.length === 1 ? "job" : "jobs"}?</Confirm>;
   }
   return <button type="button" aria-disabled={isBusy} onClick={() => (isSerious ? setAsking(true) : run())}>{action} {able.length}</button>;
 }
@@ -67,7 +63,7 @@ function TagButton({ chosen }: { chosen: Job[] }) {
   const known = [...new Set(chosen.flatMap((job) => job.tags))].sort();
   return (
     <form class="confirm" onSubmit={apply}>
-      <input class="short" aria-label="Tag" autofocus list="tags-of-chosen" value={tag} onInput={(event) => setTag(event.currentTarget.value)} />
+      <input class="short" aria-label="Tag" ref={focused} list="tags-of-chosen" value={tag} onInput={(event) => setTag(event.currentTarget.value)} />
       <datalist id="tags-of-chosen">{known.map((name) => <option key={name} value={name} />)}</datalist>
       <button>Add tag</button>
       {known.length > 0 && <button value="remove">Remove tag</button>}

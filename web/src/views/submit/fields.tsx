@@ -72,8 +72,14 @@ export function ComponentFields({ title, group = {}, value, pointer, problems, o
 }
 
 export function FieldRow({ field, value, problems, onChange }: { field: Field; value: unknown; problems: Problem[]; onChange: (value: unknown) => void }) {
+  const [typed, setTyped] = useState<string | null>(null);
   const text = value === undefined || value === null ? "" : typeof value === "string" ? value : JSON.stringify(value);
   const change = (event: Event) => onChange(parseField(field.kind, (event.currentTarget as HTMLInputElement).value));
+  // While somebody types, the field shows what is typed: "0." and "a, " are read as 0 and a, and would lose their last sign.
+  const type = (event: Event) => {
+    setTyped((event.currentTarget as HTMLInputElement).value);
+    change(event);
+  };
   const choices = field.kind === "boolean" ? ["true", "false"] : field.choices.map(String);
   return (
     <label class="field" title={field.description}>
@@ -84,7 +90,7 @@ export function FieldRow({ field, value, problems, onChange }: { field: Field; v
           {choices.map((choice) => <option key={choice}>{choice}</option>)}
         </select>
       ) : (
-        <input value={text} placeholder={field.defaultText} inputMode={field.kind === "number" ? "decimal" : "text"} aria-invalid={problems.length > 0} onChange={change} />
+        <input value={typed ?? text} placeholder={field.defaultText} inputMode={field.kind === "number" ? "decimal" : "text"} aria-invalid={problems.length > 0} onInput={type} onBlur={() => setTyped(null)} />
       )}
       {problems.map((problem) => <small class="error" key={problem.code + problem.detail}>{problem.detail}</small>)}
     </label>

@@ -1,5 +1,0 @@
-<<<<<<<< HEAD:service/dashboard/Json-D4rEyrBX.js
-import{lt as e,m as t}from"./index-DcvrVrHw.js";var n=/("(?:\\.|[^"\\])*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|\b(true|false|null)\b/g;function r({value:r}){let i=JSON.stringify(r,null,2),a=[],o=0;for(let r of i.matchAll(n)){let n=r[2]?`key`:r[1]?`string`:r[3]?`number`:`word`;a.push(t(e,{children:[i.slice(o,r.index),t(`span`,{class:`json-${n}`,children:r[1]??r[0]}),r[2]??``]})),o=r.index+r[0].length}return t(`pre`,{class:`json`,tabIndex:0,children:[a,i.slice(o)]})}export{r as t};
-========
-import{dt as e,m as t}from"./index-DKPOzx6p.js";var n=/("(?:\\.|[^"\\])*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|\b(true|false|null)\b/g;function r({value:r}){let i=JSON.stringify(r,null,2),a=[],o=0;for(let r of i.matchAll(n)){let n=r[2]?`key`:r[1]?`string`:r[3]?`number`:`word`;a.push(t(e,{children:[i.slice(o,r.index),t(`span`,{class:`json-${n}`,children:r[1]??r[0]}),r[2]??``]})),o=r.index+r[0].length}return t(`pre`,{class:`json`,tabIndex:0,children:[a,i.slice(o)]})}export{r as t};
->>>>>>>> 98ae8c08 (Keep the newest state in the dashboard where answers cross):service/dashboard/Json-CyUeNt5E.js
