@@ -4,10 +4,10 @@ import { asCommand, asCurl, asPython } from "../src/lib/commands";
 import { columnOf, compareValues } from "../src/lib/columns";
 import { diff, flatten } from "../src/lib/flatten";
 import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
-import { formatBytes, formatDuration, formatNumber, formatTicks, sentence, formatX } from "../src/lib/format";
+import { formatBytes, formatDuration, formatDurationTicks, formatMoment, formatNumber, formatTicks, sentence, formatX } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
 import { type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
-import { familiesOf, groupMetrics } from "../src/lib/groups";
+import { bestOf, familiesOf, groupMetrics, lowerIsBetter } from "../src/lib/groups";
 import type { Job } from "../src/api/types";
 import { isNewer, listedAfter } from "../src/lib/listed";
 import { type Checkpoint, checkpointOffers, offersOf } from "../src/lib/offers";
@@ -21,7 +21,7 @@ import { type Ask, type Printed, levelOf, linesUntil, linesWith, withLive } from
 import { pausesIn, sharedPauses } from "../src/lib/pauses";
 import { errorText } from "../src/lib/errors";
 import { soon, throttled } from "../src/lib/slices";
-import { halfOf, tableOf } from "../src/lib/table";
+import { halfOf, panned, tableOf } from "../src/lib/table";
 
 describe("format", () => {
   it("shows numbers, durations and sizes as a person writes them", () => {
@@ -30,7 +30,10 @@ describe("format", () => {
     expect([sentence("no_such_shape"), sentence("pause")]).toEqual(["no such shape", "paused on request"]);
     expect(formatTicks([4.995e-5, 4.996e-5, null])).toEqual(["4.995e-5", "4.996e-5", ""]);
     expect(formatTicks([0, 0.5, 1])).toEqual(["0", "0.5", "1"]);
-    expect([999, 1500, 2.5e9].map(formatBytes)).toEqual(["999 B", "1.50 kB", "2.50 GB"]);
+    expect([999, 1500, 999_700, 2.5e9, 1.2346e15].map(formatBytes)).toEqual(["999 B", "1.50 kB", "1.00 MB", "2.50 GB", "1,235 TB"]);
+    expect([[0, 0.5, 1], [0, 60, 120], [-60, 0]].map(formatDurationTicks)).toEqual([["0 s", "0.5 s", "1 s"], ["0 s", "1 min", "2 min"], ["−1 min", "0 s"]]);
+    const [now, later] = ["2026-01-01T12:00:00Z", "2026-01-03T12:00:00Z"];
+    expect([formatMoment(now, Date.parse(now)).includes("2026"), formatMoment(later, Date.parse(now)).includes("2026")]).toEqual([false, true]);
   });
 });
 
@@ -137,6 +140,10 @@ describe("tables for charts", () => {
   it("on a logarithmic axis leave out what has no place there", () => {
     const [x, line] = tableOf([{ x: [0, 1, 10], ys: [[5, 6, 7]] }], 10, null, true);
     expect([x.map((at) => Math.round(at)), line]).toEqual([[1, 10], [6, 7]]);
+  });
+  it("show another part when they are panned, which stays above zero on a logarithmic axis", () => {
+    expect(panned([10, 30], -0.5, false)).toEqual([0, 20]);
+    expect(panned([1, 100], -2, true).map((at) => Number(at.toPrecision(6)))).toEqual([0.0001, 0.01]);
   });
   it("of a curve that is too long keep the spikes of the half that stays", () => {
     const values = [1, 1, 50, 1, 2, -50, 2, 2];
@@ -273,6 +280,10 @@ describe("groups and columns", () => {
     expect(groupMetrics(["eval_loss", "lr", "loss", "system/running_s", "eval/f1"])).toEqual([
       { title: "train", names: ["loss", "lr"] }, { title: "eval", names: ["eval_loss", "eval/f1"] }, { title: "system", names: ["system/running_s"] },
     ]);
+  });
+  it("knows which value of a metric is the best one", () => {
+    expect(["eval_loss", "rmse", "wer", "eval/mae", "answer_f1", "soccer_accuracy"].map(lowerIsBetter)).toEqual([true, true, true, true, false, false]);
+    expect(["answer_f1", "acc_norm", "finance_f1", "grad_norm", "lr", "global_step"].map((name) => bestOf([1, 2], name))).toEqual([2, 2, 2, undefined, undefined, undefined]);
   });
   it("shows how far a job is, also without a known number of steps, and no time for one that never ran", () => {
     const job = (step: number, max_steps: number) => ({ progress: { step, max_steps }, attempt: 0, running_s: 0, state: "queued" }) as unknown as Job;

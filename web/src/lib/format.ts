@@ -36,11 +36,12 @@ export function formatBytes(bytes: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let size = bytes;
   let unit = 0;
-  while (size >= 1000 && unit < units.length - 1) {
+  // 999.5 of a unit would be rounded to a thousand of it.
+  while (size >= 999.5 && unit < units.length - 1) {
     size /= 1000;
     unit += 1;
   }
-  return `${unit === 0 ? size : size.toPrecision(3)} ${units[unit]}`;
+  return `${unit === 0 ? size : size < 1000 ? size.toPrecision(3) : formatNumber(Math.round(size))} ${units[unit]}`;
 }
 
 /** The name that a person gave, or the end of the id. */
@@ -61,6 +62,18 @@ export function formatTicks(values: (number | null)[]): string[] {
   const isTold = (digits: number) => new Set(numbers.map((value) => formatNumber(value, digits))).size === new Set(numbers).size;
   const digits = [3, 4, 5, 6, 7].find(isTold) ?? 8;
   return values.map((value) => (value === null ? "" : formatNumber(value, digits)));
+}
+
+/** Returns labels of an axis of durations. Below a second, and for neighbours that two units do not tell apart, they are seconds. */
+export function formatDurationTicks(values: number[]): string[] {
+  const labels = values.map((value) => (value < 0 ? `−${formatDuration(-value)}` : formatDuration(value)));
+  return new Set(labels).size === values.length ? labels : formatTicks(values).map((label) => `${label} s`);
+}
+
+/** A moment by the clock of the reader, with its date if that is not today. */
+export function formatMoment(at: string, now: number): string {
+  const moment = new Date(at);
+  return moment.toDateString() === new Date(now).toDateString() ? moment.toLocaleTimeString() : moment.toLocaleString();
 }
 
 /** Writes a value of the x axis for a table. A wall time becomes ISO 8601 in UTC. A point without the value has nothing. */

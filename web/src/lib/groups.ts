@@ -34,11 +34,14 @@ function compareNames(a: string, b: string): number {
 
 /** Whether a smaller value of this metric is better. */
 export function lowerIsBetter(name: string): boolean {
-  return /loss|error|perplexity|mse|mae|wer|cer/i.test(name);
+  return /loss|error|perplexity/i.test(name) || hasWord(name, "r?mse|mae|mape|wer|cer|ppl|nll");
 }
 
+/** Short words count only where they stand alone: `answer_f1` is no word error rate. */
+const hasWord = (name: string, words: string) => new RegExp(`(^|[^a-z])(${words})([^a-z]|$)`, "i").test(name);
+
 /** A schedule, a speed or a counter has no best value. */
-export const hasBest = (name: string): boolean => !/learning_rate|(^|[_/])lr$|epoch|step|tokens|runtime|per_second|norm|nan|^system\//i.test(name);
+export const hasBest = (name: string): boolean => !/learning_rate|epoch|tokens|runtime|per_second|^system\//i.test(name) && !hasWord(name, "lr|steps?|nan|(?<!acc_)norm");
 
 /** The best finite value of a metric, or undefined where there is none. */
 export function bestOf(values: number[], name: string): number | undefined {

@@ -56,6 +56,12 @@ export function extent(curves: { x: number[] }[]): Range {
   return [from, to];
 }
 
+/** Returns a range moved by a share of its width. On a logarithmic axis it is moved by a factor, so that it stays above zero. */
+export function panned([from, to]: Range, share: number, isLog: boolean): Range {
+  if (isLog) return [from * (to / from) ** share, to * (to / from) ** share];
+  return [from + (to - from) * share, to + (to - from) * share];
+}
+
 function union(curves: Columns[]): Table {
   const x = [...new Set(curves.flatMap((curve) => curve.x))].filter(Number.isFinite).sort((a, b) => a - b);
   const places = new Map(x.map((at, row) => [at, row]));

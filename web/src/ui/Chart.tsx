@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { formatDuration, formatNumber, formatTicks } from "../lib/format";
+import { formatDurationTicks, formatNumber, formatTicks } from "../lib/format";
 import { notAnyMore, soon } from "../lib/slices";
 import { rangeWithoutOutliers } from "../lib/smooth";
 import { type Range, tableOf } from "../lib/table";
@@ -32,6 +32,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
   const shape = useRef("");
   const before = useRef<Line[]>([]);
   const vertical = useRef<Range | null>(null);
+  const limits = useRef<[number, number] | null>(null);
   const pointed: Pointed = useSignal(null);
   const [isVisible, setVisible] = useState(false);
   const { axis } = settings;
@@ -46,7 +47,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
 
   const lines = useMemo(() => {
     if (version === null) return before.current;
-    return looks.map((look) => ({ ...look, curve: curveOf(look.id, title, axis, look.startedAt) })).filter((line) => line.curve.x.length > 0);
+    return looks.map((look) => ({ ...look, curve: curveOf(look.id, title, axis, look.startedAt) })).filter((line) => line.curve.x.some(Number.isFinite));
   }, [version, looks, title, axis]);
   before.current = lines;
   const families = useMemo(() => familiesOf(lines), [lines]);
@@ -59,7 +60,8 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
     const { series, bands, columns, isLog, pauses } = prepare(families, settings);
     const data = tableOf(columns, Math.max(100, element.clientWidth), range, settings.isLogX) as uPlot.AlignedData;
     if (data[0].length === 0) return;
-    const ownShape = `${key} ${isLog} ${pauses}`;
+    limits.current = settings.withoutOutliers && !isLog ? rangeWithoutOutliers(lines.flatMap((line) => line.curve.y)) : null;
+    const ownShape = `${key} ${isLog} ${pauses} ${limits.current === null}`;
     const show = (u: uPlot) => {
       if (range) u.setScale("x", { min: range[0], max: range[1] });
       if (vertical.current) u.setScale("y", { min: vertical.current[0], max: vertical.current[1] });
@@ -74,7 +76,6 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
     }
     plot.current?.destroy();
     shape.current = ownShape;
-    const limits = settings.withoutOutliers && !isLog ? rangeWithoutOutliers(lines.flatMap((line) => line.curve.y)) : null;
     plot.current = new uPlot(
       {
         width: element.clientWidth,
@@ -90,7 +91,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
           hover: { skip: [null, undefined] },
           bind: zooming(sync, vertical),
         },
-        scales: { x: { time: axis === "time", distr: settings.isLogX ? 3 : 1 }, y: { distr: isLog ? 3 : 1, ...(limits ? { range: () => limits } : {}) } },
+        scales: { x: { time: axis === "time", distr: settings.isLogX ? 3 : 1 }, y: { distr: isLog ? 3 : 1, ...(limits.current ? { range: () => limits.current! } : {}) } },
         axes: axes(element, settings),
         padding: [8, 18, 0, 0],
         plugins: [panning(sync)],
@@ -155,7 +156,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
         title="Drag to zoom, Shift and drag to pan, double-click to see all"
         style={{ minHeight: `${height}px` }}
       >
-        {isVisible && lines.length === 0 && <p class="chart-empty">No value of {title} yet.</p>}
+        {isVisible && lines.length === 0 && <p class="chart-empty">{axis === "step" ? `No value of ${title} yet.` : `No value of ${title} with ${axis === "epoch" ? "an epoch" : "a time"} yet.`}</p>}
       </div>
       {before.current.length > 0 ? <Legend title={title} families={families} isSmooth={isSmooth} pointed={pointed} /> : <ul class="legend">{looks.map((look) => <li key={look.id}>&nbsp;</li>)}</ul>}
     </figure>
@@ -174,7 +175,7 @@ function axes(element: HTMLElement, settings: Settings): uPlot.Axis[] {
   const { color, outlineColor } = getComputedStyle(element);
   const grid = { stroke: outlineColor, width: 1 };
   const common = { stroke: color, grid, ticks: { show: false }, font: "11px Inter, system-ui, sans-serif" };
-  const seconds = (_: uPlot, values: number[]) => values.map((value) => formatDuration(value));
+  const seconds = (_: uPlot, values: number[]) => formatDurationTicks(values);
   return [
     // Labels of a time have two lines, the date below the hour.
     { ...common, size: settings.axis === "time" ? 40 : 26, gap: 4, ...(settings.axis === "relative" ? { values: seconds, space: 90 } : {}) },

@@ -1,7 +1,7 @@
 /** What the mouse does on a chart: zoom, pan, and show all again. */
 
 import uPlot from "uplot";
-import type { Range } from "../../lib/table";
+import { type Range, panned } from "../../lib/table";
 import { rangeOf } from "../zoom";
 
 /** A drag shows the chosen part of x in all charts of the group, and of y in this one. A double click shows all again. */
@@ -35,10 +35,10 @@ export function panning(sync: string): uPlot.Plugin {
     event.preventDefault();
     event.stopImmediatePropagation();
     const { min: left, max: right } = u.scales.x!;
-    const unit = (right! - left!) / u.over.clientWidth;
+    const width = u.over.clientWidth;
+    const isLog = u.scales.x!.distr === 3;
     const move = (other: MouseEvent) => {
-      const by = (event.clientX - other.clientX) * unit;
-      rangeOf(sync).value = [left! + by, right! + by];
+      rangeOf(sync).value = panned([left!, right!], (event.clientX - other.clientX) / width, isLog);
     };
     const end = () => document.removeEventListener("mousemove", move);
     document.addEventListener("mousemove", move);

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { explain, request } from "../../api/client";
-import { formatDuration } from "../../lib/format";
+import { formatDuration, formatMoment } from "../../lib/format";
 import { href } from "../../model/route";
 
 interface Queued {
@@ -49,7 +49,7 @@ export function Queue() {
                 <td><a href={href(`jobs/${row.job}`)}>{row.name ?? row.job.slice(-8)}</a></td>
                 <td class="number" data-title="priority">{row.priority}</td>
                 <td data-title="needs">{row.needs}</td>
-                <td class="sentence">{row.starts_after ? `not before ${new Date(row.starts_after).toLocaleTimeString()}: ` : ""}{row.message ?? row.reason}</td>
+                <td class="sentence">{row.starts_after ? `not before ${formatMoment(row.starts_after, Date.now())}: ` : ""}{row.message ?? row.reason}</td>
                 <td class="number" data-title="waited">{formatDuration(row.waited_s)}</td>
               </tr>
             ))}

@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 import { request } from "../../api/client";
 import { reconnections } from "../../api/connection";
 import type { Job, JobList } from "../../api/types";
-import { formatDuration, formatNumber, jobTitle, sentence } from "../../lib/format";
+import { formatDuration, formatMoment, formatNumber, jobTitle, sentence } from "../../lib/format";
 import { groupMetrics, isFigure } from "../../lib/groups";
 import { detailsVersion, needSpec, partsOf } from "../../model/details";
 import { jobs, refreshJob } from "../../model/jobs";
@@ -58,7 +58,7 @@ function Place({ job }: { job: Job }) {
   useEffect(() => {
     const load = () => request<{ data: (typeof place)[] }>(`/queue?job=${job.id}`).then((answer) => setPlace(answer.data[0] ?? null)).catch(() => undefined);
     void load();
-    const timer = setInterval(load, 3000);
+    const timer = setInterval(() => document.hidden || void load(), 3000);
     return () => clearInterval(timer);
   }, [job.id]);
   if (!place) return null;
@@ -67,7 +67,7 @@ function Place({ job }: { job: Job }) {
   const next = job.reason === "no_such_shape" ? "first once a node can take it" : "next to start";
   return (
     <p class="why">
-      {place.place === null ? `Not in the queue before ${place.starts_after ?? "later"}. ` : `Place ${formatNumber(place.place)} in the queue, ${before === 0 ? next : `${formatNumber(before)} before it`}. `}
+      {place.place === null ? `Not in the queue ${place.starts_after ? `before ${formatMoment(place.starts_after, Date.now())}` : "yet"}. ` : `Place ${formatNumber(place.place)} in the queue, ${before === 0 ? next : `${formatNumber(before)} before it`}. `}
       <a href={href("cluster")}>The whole queue</a>
     </p>
   );
