@@ -23,7 +23,7 @@ from threading import Event
 from typing import Any
 
 import httpx2
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 from pydantic_core import to_json
 from sqlalchemy import Connection, insert, literal, select
 
@@ -237,6 +237,10 @@ FRAMES = """() => {
 }"""
 
 
+DRAWN = """count => document.querySelector("[data-metric=loss] canvas") !== null
+  && document.querySelectorAll("[data-metric=loss] .legend li").length === count"""
+
+
 @dataclass(frozen=True)
 class Used:
     """The work of the page's main thread during one kind of use."""
@@ -289,9 +293,11 @@ def select_all(page: Page, service: Service) -> None:
 
 
 def drawn(page: Page, jobs_: int) -> None:
-    """Waits until the first chart has the curves of all jobs."""
-    expect(page.locator("[data-metric=loss] canvas")).to_be_attached(timeout=120_000)
-    expect(page.locator("[data-metric=loss] .legend li")).to_have_count(jobs_, timeout=120_000)
+    """Waits until the first chart has the curves of all jobs.
+
+    `expect()` is not used: while it waits, it reads the whole page in tasks that are longer than the page's own.
+    """
+    page.wait_for_function(DRAWN, arg=jobs_, polling=100, timeout=120_000)
 
 
 def scroll(page: Page) -> None:
