@@ -461,9 +461,6 @@ def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, 
     The stored numbers of the parameters are kept, and stored values that the optimizer computes, such as its step.
     """
     groups = stored["param_groups"]
-    if len(groups) > len(optimizer.param_groups):
-        # DeepSpeed has removed this optimizer's groups without parameters.
-        groups = [group for group in groups if group["params"]]
     if len(groups) != len(optimizer.param_groups):
         raise ValueError("the checkpoint's optimizer has other parameter groups: it belongs to another model")
     options = _option_names(optimizer)

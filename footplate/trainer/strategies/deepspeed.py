@@ -152,6 +152,14 @@ class DeepSpeed(Sharded):
         whole: Tensor = self._library.utils.safe_get_full_optimizer_state(parameter, name)
         return whole.detach().cpu().view(_shape(parameter)).clone()
 
+    def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
+        """Returns the stored state without the groups that DeepSpeed has removed, because they have no parameters."""
+        stored = super().stored_optimizer(optimizer, folder)
+        groups = stored["param_groups"]
+        if len(groups) > len(optimizer.param_groups):
+            groups = [group for group in groups if group["params"]]
+        return {**stored, "param_groups": groups}
+
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         if self._is_plain:
             optimizer.load_state_dict(state)
@@ -169,10 +177,7 @@ class DeepSpeed(Sharded):
                 for name, value in moments.items():
                     if _is_moment(value):
                         self._set_state(parameter, name, value.to(flat.device))
-        stored_groups = state["param_groups"]
-        if len(optimizer.param_groups) < len(stored_groups):
-            stored_groups = [group for group in stored_groups if group["params"]]
-        for group, kept in zip(optimizer.param_groups, stored_groups, strict=True):
+        for group, kept in zip(optimizer.param_groups, state["param_groups"], strict=True):
             group.update(_options(kept))
 
     def _link_round_robin(self) -> None:
