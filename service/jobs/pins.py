@@ -38,7 +38,8 @@ class CannotPin(FootplateError):
 def link_pinned(artifacts: Store, row: CheckpointRow) -> str:
     """Makes a hard link to each file of a checkpoint, and returns the folder of the links in the artifact store.
 
-    In a bucket, makes nothing and returns the present path. Raises NotFound, CheckpointDamaged and CannotPin.
+    In a bucket, makes nothing and returns the present path. Raises NotFound, CheckpointDamaged and CannotPin. If a
+    request that unpins the checkpoint has deleted the links meanwhile, the folder is missing.
     """
     files = sealed(artifacts, row)
     if isinstance(artifacts, RemoteStore):
@@ -56,7 +57,7 @@ def link_pinned(artifacts: Store, row: CheckpointRow) -> str:
         scratch.rename(folder)
         sync_folder(folder.parent)
     except OSError as error:
-        if folder.exists():
+        if folder.exists() or isinstance(error, FileNotFoundError):
             return str(place)
         raise CannotPin(
             f"hard links to the files of checkpoint {row.id} cannot be made: {error.strerror or error}",

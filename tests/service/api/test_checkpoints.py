@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -338,6 +339,26 @@ async def test_a_checkpoint_that_is_pinned_while_it_is_unpinned_keeps_its_files(
         checkpoint = (await api.client.get(address)).json()
         assert (artifacts / checkpoint["path"] / "manifest.json").exists()
         assert (await api.client.get(f"{address}/archive")).status_code == 200
+
+
+async def test_links_deleted_while_a_checkpoint_is_pinned_are_made_again(
+    api: Api, artifacts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await api.submit()
+    row = await save(api, job, 5)
+    link, is_first = os.link, iter([True])
+
+    def delete_and_link(source: Path, target: Path, **options: bool) -> None:
+        if next(is_first, False):
+            pins.remove(artifacts, row)
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", delete_and_link)
+
+    answer = await api.client.patch(f"/jobs/{job}/checkpoints/{row.id}", json={"pinned": True})
+
+    assert answer.status_code == 200, answer.text
+    assert (artifacts / answer.json()["path"] / "manifest.json").exists()
 
 
 async def test_only_a_committed_checkpoint_can_be_pinned(api: Api) -> None:
