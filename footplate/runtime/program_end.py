@@ -33,16 +33,23 @@ def end_program(note: Callable[[str], None]) -> None:
     write_buffers()
 
 
-def write_buffers() -> None:
-    """Writes what all open files have in buffers, and C's stdout.
+def write_buffers(within: float | None = None) -> None:
+    """Writes what all open files have in buffers, and C's stdout. Gives up after `within` seconds.
 
     The training process ends by os._exit, which does not. It would lose the last lines of a file that users' code did
-    not close.
+    not close. A pipe that nobody reads would block for ever.
     """
+    writer = threading.Thread(target=_write_buffers, daemon=True)
+    writer.start()
+    writer.join(within)
+
+
+def _write_buffers() -> None:
     # The collector does not list these two, because the warm parent made and froze them.
     for file in (*gc.get_objects(), sys.__stdout__, sys.__stderr__):
         if issubclass(type(file), _FILES):
-            with suppress(OSError, ValueError):
+            # A file may write into an object of users' code, which can raise any error.
+            with suppress(Exception):
                 file.flush()
     ctypes.CDLL(None).fflush(None)
 

@@ -86,8 +86,9 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
             with suppress(Exception):
                 emit.last_progress()
     event_socket.send(OUTCOME, {**done.model_dump(mode="json"), FOLLOW_UP: is_follow_up})
-    write_buffers()
     event_socket.flush(within=FLUSH_SECONDS)
+    with suppress(Exception):
+        write_buffers(within=FLUSH_SECONDS)
     return 0
 
 

@@ -58,8 +58,17 @@ def test_threads_atexit_functions_and_open_files_of_a_program_lose_nothing(tmp_p
 
 
 FAILING = """
-import ctypes, sys
+import ctypes, io, sys
 
+class Broken(io.RawIOBase):
+    def writable(self):
+        return True
+
+    def write(self, data):
+        raise RuntimeError("no such table")
+
+sys.broken = io.BufferedWriter(Broken())
+sys.broken.write(b"a row")
 rows = sys.kept = open("rows.txt", "w")
 rows.write("the last row")
 sys.__stdout__.write("printed")
@@ -93,3 +102,21 @@ def test_a_script_that_raises_loses_no_data_of_open_files_and_stdout(tmp_path: P
     assert (order.files.folder / "rows.txt").read_text() == "the last row", ran.stderr
     assert "printed" in ran.stdout
     assert "by C" in ran.stdout
+
+
+FULL_PIPE = """
+import os
+from footplate.runtime.program_end import write_buffers
+
+_unread, end = os.pipe()
+file = open(end, "wb", buffering=1 << 20)
+file.write(bytes(1 << 19))
+write_buffers(within=0.1)
+os._exit(0)
+"""
+
+
+def test_a_pipe_that_nobody_reads_does_not_block_the_end() -> None:
+    ended = subprocess.run([sys.executable, "-c", FULL_PIPE], cwd=REPOSITORY, timeout=60)
+
+    assert ended.returncode == 0

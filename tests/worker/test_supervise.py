@@ -33,6 +33,7 @@ def test_an_unexpected_error_of_the_supervisor_ends_training_and_is_reported(
 
     def answer_with_nonsense() -> bytes:
         """Returns what the supervisor sends after an answer that it cannot parse. Nothing: it has hung up."""
+        listening.settimeout(60)
         warm, _ = listening.accept()
         with warm:
             _, training, _, _ = socket.recv_fds(warm, 4096, len(FD_NAMES) + 1)
