@@ -350,14 +350,6 @@ def batch_length(batch: Any, otherwise: int = 1) -> int:
     return otherwise
 
 
-def token_labels(batch: Any) -> torch.Tensor | None:
-    """Returns the labels of a batch that has one for each token, and None for any other batch."""
-    labels = batch.get("labels") if isinstance(batch, DICT) else None
-    if not isinstance(labels, torch.Tensor) or labels.dim() < 2 or labels.is_floating_point():
-        return None
-    return labels
-
-
 def count_items(batches: Sequence[Any], device: torch.device, *, shifts: bool) -> torch.Tensor | None:
     """Returns the number of labels in an accumulation window without ignored ones, or None if it cannot be counted."""
     counts = []

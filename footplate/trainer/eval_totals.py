@@ -10,8 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from footplate.trainer.data import token_labels
 from footplate.trainer.losses.labels import IGNORE
+from footplate.trainer.losses.loss import DICT
 from footplate.trainer.strategies.peers import OneProcess
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class ExactLoss:
         self._sums_and_counts: list[tuple[Tensor, Tensor]] = []
 
     def add(self, loss: Tensor | None, batch: Any, trainer: Trainer) -> None:
-        if loss is None or token_labels(batch) is None:
+        labels = batch.get("labels") if isinstance(batch, DICT) else None
+        if loss is None or not isinstance(labels, Tensor) or labels.dim() < 2 or labels.is_floating_point():
             return
         items = trainer._get_num_items_in_batch([batch], loss.device)
         if isinstance(items, Tensor):

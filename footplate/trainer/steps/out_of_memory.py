@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from footplate.trainer.batch_errors import shapes_of
-from footplate.trainer.data import batch_length, count_items, token_labels
+from footplate.trainer.data import batch_length, count_items
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.steps.step import Step
 
@@ -87,8 +87,10 @@ class FittingStep(Step):
 
 def _labels_in(batch: Any, *, shifts: bool) -> int:
     """Returns the number of labels that are not ignored, or 0 if the batch has no labels for each token."""
-    labels = token_labels(batch)
-    return 0 if labels is None else int(count_items([batch], labels.device, shifts=shifts) or 0)
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if not isinstance(labels, Tensor) or labels.dim() < 2 or labels.is_floating_point():
+        return 0
+    return int(count_items([batch], labels.device, shifts=shifts) or 0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -71,7 +71,7 @@ class SharedStep(Step):
             return 1.0
         samples = 0 if isinstance(batch, PaddingBatch) else batch_length(batch)
         all_samples: int = self.readers.total(samples)
-        return samples * self.readers.world / all_samples
+        return samples * self.readers.world / all_samples if samples else 0.0
 
 
 def _infinite(items: Tensor | int | None) -> Any:
