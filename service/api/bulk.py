@@ -108,7 +108,7 @@ def _problems(bulk: Bulk) -> list[Problem]:
         problems.append(Problem("/where", "missing", detail, "write at least one filter"))
     if bulk.cursor is not None and bulk.where is None:
         problems.append(Problem("/cursor", "which_ones", "needs `where`, which is missing"))
-    if "mode" in bulk.model_fields_set and bulk.action is not Action.CANCEL:
+    if bulk.mode is not StopMode.CHECKPOINT and bulk.action is not Action.CANCEL:
         detail = f"is a field of cancel, and {bulk.action} has no mode"
         problems.append(Problem("/mode", "unknown_field", detail, "leave `mode` out"))
     return problems
