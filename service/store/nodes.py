@@ -81,6 +81,7 @@ def remove(conn: Connection, node_id: NodeId) -> NodeRow:
     node = get(conn, node_id)
     if conn.execute(delete(nodes).where(nodes.c.id == node_id, *_REMOVABLE)).rowcount:
         return node
+    node = get(conn, node_id)
     if held := sorted({source.job_id for source in open_on(conn, node_id)}):
         why, hint = f"holds attempts of {', '.join(held)}", "wait until these attempts have ended or are declared lost"
     else:
