@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from "vitest";
-import { readRow, textOf, wayOf } from "../src/lib/answers";
+import { readRow, textOf, wayOf, withMessage } from "../src/lib/answers";
 import { asCommand, asCurl, asPython } from "../src/lib/commands";
 import { columnOf, compareValues } from "../src/lib/columns";
 import { diff, flatten } from "../src/lib/flatten";
@@ -410,6 +410,12 @@ describe("use of the machine", () => {
 });
 
 describe("answers of a checkpoint", () => {
+  it("are asked for without the message before that got no answer", () => {
+    const answered = [{ role: "user", content: "a" }, { role: "assistant", content: "b" }] as const;
+    const stopped = withMessage([...answered], "stopped");
+    expect(withMessage(stopped, "c")).toEqual([...answered, { role: "user", content: "c" }]);
+  });
+
   it("reads the text of chats and completions, their end, and an error in their midst", () => {
     const chat = { choices: [{ delta: { content: "at" } }] };
     const texts = [chat, { choices: [{ delta: {} }] }, { choices: [{ text: " dawn" }] }].map((event) => textOf(JSON.stringify(event)));

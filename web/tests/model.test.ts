@@ -6,7 +6,7 @@ import type { Job } from "../src/api/types";
 class Socket {
   static all: Socket[] = [];
   private listeners = new Map<string, (event: unknown) => void>();
-  constructor(readonly address: string) {
+  constructor(readonly address: string, readonly protocols: string[]) {
     Socket.all.push(this);
   }
   addEventListener(kind: string, listener: (event: unknown) => void): void {
@@ -28,12 +28,16 @@ const held: Held[] = [];
 vi.stubGlobal("WebSocket", Socket);
 vi.stubGlobal("location", { hash: "", origin: "http://service" });
 vi.stubGlobal("window", { addEventListener: () => undefined });
-vi.stubGlobal("sessionStorage", { getItem: () => null });
+vi.stubGlobal("history", { replaceState: () => undefined, pushState: () => undefined });
+let key: string | null = null;
+vi.stubGlobal("sessionStorage", { getItem: () => key });
 vi.stubGlobal("fetch", (path: string, { signal }: { signal: AbortSignal | null }) => new Promise<Response>((answer, fail) => held.push({ path, signal, answer, fail })));
 
 const { curveOf, curvesPending, curvesProblem, followEvents, followJobs } = await import("../src/model/curves");
 const { detailsPending, needSummary, summaryOf } = await import("../src/model/details");
 const { act, jobs, keep, refreshJob } = await import("../src/model/jobs");
+const { colorOf } = await import("../src/ui/colors");
+const { select } = await import("../src/model/selection");
 const { isOnline } = await import("../src/api/connection");
 
 const requests = (...parts: string[]) => held.filter(({ path }) => parts.every((part) => path.includes(part)));
@@ -100,6 +104,28 @@ describe("the jobs that are followed", () => {
 
     await vi.waitFor(() => expect(curveOf("job_refused", "loss", "step", 0).x).toEqual([1]));
     expect(curvesProblem.value).toBeNull();
+  });
+});
+
+describe("the colours of selected jobs", () => {
+  it("differ while one is free, also after others were selected before", () => {
+    for (let first = 0; first < 12; first += 1) {
+      const ids = [0, ...Array.from({ length: 3 }, (_, index) => 1 + first * 3 + index)].map((number) => `job_color${number}`);
+      select(ids);
+      expect(new Set(ids.map(colorOf)).size).toBe(4);
+    }
+  });
+});
+
+describe("a key that a subprotocol cannot hold", () => {
+  it("opens the websocket with a ticket", async () => {
+    key = "a/key+of=base64";
+    followEvents(job("job_ticket"));
+    await answer(["/tickets"], { ticket: "0123" });
+
+    await vi.waitFor(() => expect(Socket.all.at(-1)!.address).toMatch(/job_ticket.*&ticket=0123$/));
+    expect(Socket.all.at(-1)!.protocols).toEqual(["footplate"]);
+    key = null;
   });
 });
 

@@ -1,10 +1,13 @@
 /** One websocket for all jobs that are looked at. It reconnects by itself and continues at each job's cursor. */
 
-import { inProject, storedKey } from "./client";
+import { ApiError, inProject, request, storedKey } from "./client";
 import { heard } from "./connection";
 import type { JobEvent } from "./types";
 
 const KINDS = "state,log,eval,checkpoint,progress,system,note,line,do,gap,done";
+
+/** A key of these characters alone can be sent as a subprotocol. A websocket with any other key is opened with a ticket. */
+const SUBPROTOCOL = /^[\w!#$%&'*+.^`|~-]+$/;
 
 export class LiveFeed {
   private socket: WebSocket | null = null;
@@ -12,6 +15,8 @@ export class LiveFeed {
   private ended = new Set<string>();
   private retry: ReturnType<typeof setTimeout> | undefined;
   private delay = 250;
+  /** Moves with every socket that is wanted. A ticket that arrives later opens none. */
+  private turn = 0;
 
   constructor(
     private readonly receive: (events: JobEvent[]) => void,
@@ -41,6 +46,7 @@ export class LiveFeed {
   }
 
   private drop(): void {
+    this.turn += 1;
     const socket = this.socket;
     this.socket = null;
     socket?.close();
@@ -54,7 +60,21 @@ export class LiveFeed {
     const named = open.map(([id, no]) => `${id}:${no}`).join(",");
     const address = location.origin.replace(/^http/, "ws") + inProject(`/stream?jobs=${named}&kinds=${this.kinds}&max_hz=${this.maxHz}`);
     const key = storedKey();
-    const socket = new WebSocket(address, key ? ["footplate", `footplate.key.${key}`] : ["footplate"]);
+    if (!key || SUBPROTOCOL.test(key)) return this.connect(address, key ? ["footplate", `footplate.key.${key}`] : ["footplate"]);
+    const turn = this.turn;
+    request<{ ticket: string }>("/tickets", { method: "POST", quiet: true }).then(
+      ({ ticket }) => turn === this.turn && this.connect(`${address}&ticket=${ticket}`, ["footplate"]),
+      (error) => turn === this.turn && !(error instanceof ApiError && [401, 403].includes(error.status)) && this.openLater(),
+    );
+  }
+
+  private openLater(): void {
+    this.retry = setTimeout(() => this.open(), this.delay);
+    this.delay = Math.min(this.delay * 2, 5000);
+  }
+
+  private connect(address: string, protocols: string[]): void {
+    const socket = new WebSocket(address, protocols);
     this.socket = socket;
     socket.addEventListener("message", (message) => {
       if (this.socket === socket) this.read(JSON.parse(message.data));
@@ -64,9 +84,7 @@ export class LiveFeed {
       this.socket = null;
       // 44xx other than a slow reader will not get better by asking again.
       const isFinal = event.code === 1000 || (event.code >= 4400 && ![4408, 4429].includes(event.code));
-      if (isFinal) return;
-      this.retry = setTimeout(() => this.open(), this.delay);
-      this.delay = Math.min(this.delay * 2, 5000);
+      if (!isFinal) this.openLater();
     });
   }
 

@@ -29,3 +29,9 @@ export function readRow(typed: string): unknown {
     throw new Error(`The row is not JSON: ${error instanceof Error ? error.message : error}. For example {"text": "…"}.`);
   }
 }
+
+/** Adds a message of the user. A message before it that got no answer, because it was stopped or failed, is not sent again. */
+export function withMessage(messages: Message[], content: string): Message[] {
+  const answered = messages.at(-1)?.role === "user" ? messages.slice(0, -1) : messages;
+  return [...answered, { role: "user", content }];
+}

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { events, explain, jobPath, request } from "../api/client";
 import type { Job } from "../api/types";
-import { type Message, type Way, WAYS, readRow, textOf, wayOf } from "../lib/answers";
+import { type Message, type Way, WAYS, readRow, textOf, wayOf, withMessage } from "../lib/answers";
 import { jobTitle } from "../lib/format";
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { jobs, listed, refreshJob } from "../model/jobs";
@@ -100,7 +100,7 @@ function Side({ side, asked }: { side: "a" | "b"; asked: Asked | null }) {
     setState("asking");
     setProblem(null);
     setAnswer("");
-    const conversation: Message[] = way === "chat" ? [...messages, { role: "user", content: prompt }] : [];
+    const conversation: Message[] = way === "chat" ? withMessage(messages, prompt) : [];
     if (way === "chat") setMessages(conversation);
     try {
       if (way === "row") {
