@@ -156,9 +156,8 @@ def move(
     """
     allowed = [state for state in expect if may_move(state, to)]
     if len(allowed) != len(expect):
-        raise ValueError(
-            f"a job must not move from {sorted(set(expect) - set(allowed))} to {to}: see docs/reference/lifecycle.md"
-        )
+        wrong = ", ".join(sorted(set(expect) - set(allowed)))
+        raise ValueError(f"a job must not move from {wrong} to {to}: see docs/reference/lifecycle.md")
     guard = [jobs.c.id == job_id, jobs.c.state.in_(plain_list(allowed))]
     if attempt is not None:
         guard.append(jobs.c.attempt == attempt)

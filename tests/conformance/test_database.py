@@ -262,9 +262,7 @@ def change(url: str, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("older", [VERSION_18, VERSION_28, VERSION_29], ids=["18", "28", "29"])
-def test_an_older_database_is_migrated_and_keeps_jobs_and_commands(
-    database_url: str, older: tuple[str, ...], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_older_database_is_migrated_and_keeps_jobs_and_commands(database_url: str, older: tuple[str, ...]) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -276,11 +274,9 @@ def test_an_older_database_is_migrated_and_keeps_jobs_and_commands(
     database.close()
     change(database_url, "UPDATE jobs SET failed_attempts = 2, failed_without_checkpoint = 1", *older)
 
-    with caplog.at_level("INFO", logger="alembic"):
-        migrate(database_url)
+    migrate(database_url)
     migrate(database_url)
 
-    assert "Will assume transactional DDL" in caplog.text
     database = Database(database_url)
     assert database.read_now(schema_is_current)
     shapes = database.read_now(lambda conn: conn.execute(text("SELECT id, shape FROM jobs")).all())

@@ -184,9 +184,11 @@ async def test_bundles_are_uploaded_and_listed_from_python(
 def test_the_same_files_are_the_same_bundle_whenever_they_were_written(folder: Path) -> None:
     before = packed(folder)
     os.utime(folder / "my_code.py", (1, 1))
-    (folder / "my_code.py").chmod(0o755)
+    (folder / "my_code.py").chmod(0o600)
 
     assert packed(folder) == before
+    (folder / "my_code.py").chmod(0o700)
+    assert packed(folder) != before, "a program stays one"
     (folder / "my_code.py").write_text("def net(): return 1\n")
     assert packed(folder) != before
     (folder / ".git" / "hooks").mkdir()
