@@ -189,7 +189,7 @@ def _follow(job: Job, wanted: str | None, steps: Steps) -> None:
             pass
         _draw(job, wanted, steps)
         return
-    # Switches line wrapping off, because the cursor goes up by the number of lines.
+    # Switches line wrapping off. `_redraw` moves the cursor up by the number of lines, so a wrapped line would stay.
     print("\033[?7l", end="")
     try:
         lines, due = _draw(job, wanted, steps), 0.0

@@ -102,7 +102,7 @@ def inputs(options: Options) -> Iterator[Any]:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
-                    # Of bytes, `json.loads` skips a byte order mark, and refuses other encodings by a ValueError.
+                    # Given bytes, `json.loads` skips a byte order mark, and raises ValueError for other encodings.
                     yield json.loads(line)
                 except ValueError as error:
                     raise UsageError(f"{options.file}, line {number} is not JSON: {error}") from error

@@ -119,7 +119,7 @@ def run_update(options: Options) -> int:
 def _wanted(options: Options, *names: str) -> dict[str, Any]:
     """Returns the options that were used, under the API's field names."""
     fields = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if "to" in fields:  # It is not called --url, because that option is the service's address.
+    if "to" in fields:  # The option is `--to` and not `--url`, because `--url` is the service's address.
         fields["url"] = fields.pop("to")
     for name in ("state", "tag"):
         if name in fields:

@@ -28,7 +28,7 @@ CycleMomentum = Annotated[bool, "Move the momentum in the opposite direction"]
 NO_WARMUP: dict[str, Any] = {"num_warmup_steps": 0}
 OVER_THE_RUN: dict[str, Any] = {"num_warmup_steps": 0, "num_training_steps": None}
 
-# Those of Hugging Face
+# Schedules of Hugging Face
 
 constant = component(schedules.get_constant_schedule, "Keeps the optimizer's own rate.")
 
@@ -96,7 +96,7 @@ warmup_stable_decay = component(
     min_lr_ratio=Annotated[float, "Rate at the end, as a share of the peak"],
 )  # fmt: skip
 
-# Those of torch
+# Schedules of torch
 
 step_lr = component(
     lr_scheduler.StepLR,

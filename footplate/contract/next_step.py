@@ -226,8 +226,8 @@ def _other_component(pointer: str, value: Any) -> str | None:
     if name.startswith(("/", "./", "../", "~")):
         return f"a path is an argument of a component: {_COMPONENTS.get(group, _COMPONENTS['model'])}"
     if group == "data" and not pointer.startswith("/data/map") and not name.startswith(("toy/", "files/", "hf/")):
-        rows = "rows of your own are uploaded: footplate upload FILE prints their name for the spec"
-        return f"a dataset of a hub is {json.dumps('hub://datasets/' + name[:MOST_SHOWN])}; {rows}"
+        rows = "footplate upload FILE uploads rows of your own, and prints their name for the spec"
+        return f"write a dataset of the hub as {json.dumps('hub://datasets/' + name[:MOST_SHOWN])}; {rows}"
     return None
 
 

@@ -52,7 +52,10 @@ def broken_rules(spec: JobSpec, wrong: Collection[str] = ()) -> Iterator[Problem
 
 
 def _own_code_problems(spec: JobSpec) -> Iterator[Problem]:
-    """Yields a problem for each `module:Attr` in a spec without a bundle, and for a compute_metrics of another form."""
+    """Yields a problem for each `module:Attr` in a spec without a bundle.
+
+    Also yields one if `compute_metrics` is not a `module:Attr`.
+    """
     if spec.code is None:
         for used in spec.components:
             if ":" in used.component.use:

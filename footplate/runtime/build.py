@@ -150,7 +150,7 @@ class _Builder:
 
     @cached_property
     def processor(self) -> Any:
-        """The processor that the spec names. If it names none, the tokenizer in the folder of the model's weights."""
+        """The processor that the spec names, or else the tokenizer in the folder of the model's weights."""
         return self.make("processors", self.spec.processor or self._beside_model())
 
     def _beside_model(self) -> Component | None:

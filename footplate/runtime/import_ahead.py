@@ -78,7 +78,7 @@ class ImportAhead:
             if not self._modules:
                 gc.collect()
                 gc.freeze()
-                log.info("imported for later jobs: %s", ", ".join(sorted(self._seen)))
+                log.info("imported %s for later jobs", ", ".join(sorted(self._seen)))
 
 
 def try_imports(modules: Sequence[str]) -> int:

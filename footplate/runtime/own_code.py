@@ -223,7 +223,7 @@ def where(error: BaseException) -> str:
 
 
 def placed(error: BaseException, text: str) -> str:
-    """Returns a text about an error, with the deepest line in the bundle before it."""
+    """Returns the text, with the file and line of the bundle that raised the error in front of it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     return f"{_short(frames[-1].filename)}, line {frames[-1].lineno}: {text}" if frames else text
 

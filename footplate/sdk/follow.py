@@ -231,7 +231,7 @@ class Websocket:
             self._end = _closed(closed.code, closed.reason)
         elif protocol.parser_exc is not None:
             self._end = Interrupted(1006, str(protocol.parser_exc) or "the stream ended early")
-        # Sent before the frames are returned, because their reader may take longer than the service waits for a pong.
+        # Pongs are sent before the frames are returned. A slow reader of frames would let the service wait too long.
         if reply := b"".join(protocol.data_to_send()):
             with suppress(httpx2.TransportError):  # The next read raises this error, too.
                 await self._answer.write(reply)

@@ -485,7 +485,7 @@ def _arguments_of(function: Any) -> Sequence[str]:
     try:
         return tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        return ()  # written in C
+        return ()  # a constructor that is written in C may have no signature
 
 
 class StoredRng:

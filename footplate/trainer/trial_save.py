@@ -38,7 +38,7 @@ def try_saving(trainer: Trainer, *, resumes: bool) -> None:
         (scratch / "written").write_text("yes")
         if saves_plainly(trainer) and not any(map(_is_sharded, state.values())):
             _require_space(parent, state, resumes=resumes)
-            # peft cannot compute an adapter from stand-ins, because their shapes are others.
+            # peft cannot compute an adapter from stand-ins, because they do not have the shapes of the weights.
             if not adapters.computed(trainer.model):
                 _save_stand_ins(trainer, state, scratch)
     except OSError as error:

@@ -66,7 +66,7 @@ class NewWebhook(Group):
     """The tags whose jobs to report. Left out: every job of the project."""
     description: Text | None = None
     format: Literal["footplate", "openai"] = "footplate"
-    """The form of the deliveries. `openai` sends only the end of jobs, as `fine_tuning.job.succeeded` and the like."""
+    """The form of the deliveries. `openai` sends only how jobs ended, for example as `fine_tuning.job.succeeded`."""
 
 
 class WebhookPatch(Group):

@@ -82,7 +82,7 @@ class Counts:
         "It jumps when Redis or control restarts. A steady rise means slow acknowledgements: see `ingest_lag_ms`.",
     )
     events_ahead: int = _counter(
-        "Events that arrived before earlier ones of the same journal, which sends the dropped ones again.",
+        "Events that were dropped because earlier events of their journal had not arrived. The node sends both again.",
         "It jumps when Redis or control restarts, as `events_duplicate` does.",
     )
     events_dead: int = _counter(

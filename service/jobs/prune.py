@@ -124,7 +124,7 @@ def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
 
 
 def late_window(now: int) -> tuple[int, int]:
-    """Returns the first and the last time of loss, in ms, of the attempts that `prune_late` examines now."""
+    """Returns the period, in ms, in which an attempt must have been lost for `prune_late` to search its folder now."""
     return now - (LATE_DAYS + LATE_FOR_DAYS) * DAY_MS, now - LATE_DAYS * DAY_MS
 
 

@@ -137,7 +137,7 @@ def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: i
     )
     disabled = []
     for webhook, failing_since in conn.execute(candidates).all():
-        why = f"nothing could be delivered since {text_of(failing_since)}"
+        why = f"every delivery since {text_of(failing_since)} has failed"
         if failing_since > since:
             if not _has_too_many_waiting(conn, webhook):
                 continue

@@ -37,7 +37,7 @@ class JobFilter:
     """Milliseconds, exclusive."""
     ids: Sequence[JobId] | None = None
     forked_from: JobId | None = None
-    """The job from one of whose checkpoints the listed jobs start."""
+    """Lists only jobs that start from a checkpoint of this job."""
     metadata: Sequence[tuple[str, str]] = ()
     """Fields that the metadata must have.
 

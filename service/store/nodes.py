@@ -99,7 +99,7 @@ def mark_draining(conn: Connection, node_id: NodeId, boot: str) -> None:
 
 
 def open_on(conn: Connection, node_id: NodeId) -> list[SourceRow]:
-    """Returns the sources on one node that have not ended."""
+    """Returns the shares of attempts on one node that have not ended."""
     return [SourceRow(*row) for row in conn.execute(_OPEN_ON, {"node_id": node_id})]
 
 

@@ -35,7 +35,7 @@ from service.store.tables import IS_ACTIVE, IS_DELAYED, IS_READY, jobs, sources,
 SKEW_MS = 60_000
 """The difference that the clocks of two machines may have."""
 FIRST_CHUNK, LAST_CHUNK = 8, 512
-"""The number of jobs of a line that are read at once. It starts small, because few jobs start, and then grows."""
+"""The first and the largest number of a line's jobs that one statement reads. Most often, few jobs can start."""
 MADE_READY_AT_ONCE = 500
 
 
@@ -100,7 +100,7 @@ def explained(column: str) -> ColumnElement[Any]:
     return func.coalesce(of_shape, jobs.c[column]).label(column)
 
 
-# What starts ----------------------------------------------------------------------------------------------------------
+# Jobs that can start --------------------------------------------------------------------------------------------------
 
 # Finds the shapes one by one in the index, and the first job of each. With DISTINCT, both databases read every job.
 _HEADS = text("""
@@ -215,7 +215,7 @@ def _due(conn: Connection, now: int, most: int) -> list[JobId]:
     return sorted(ids)[:most]
 
 
-# Why the rest waits ---------------------------------------------------------------------------------------------------
+# Why the other jobs wait ----------------------------------------------------------------------------------------------
 
 _EXPLANATIONS = select(waits.c.shape, waits.c.reason, waits.c.message)
 _SAVE_WAITS = upsert(waits)

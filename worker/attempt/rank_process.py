@@ -1,8 +1,8 @@
 """Reads the events and the printed lines of one training process, for its supervisor.
 
 Events are checked, because users' code can write anything to the process's socket. Printed lines become `line` events.
-Long lines are cut, and lines that are printed too fast are only counted. A progress bar redraws its line. It becomes
-few lines: its last state, and at most one state every ten seconds until then.
+Long lines are cut, and lines that are printed too fast are only counted. A progress bar that redraws its line becomes
+at most one line every ten seconds, and one for its last state.
 """
 
 from __future__ import annotations

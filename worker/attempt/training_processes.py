@@ -41,7 +41,7 @@ from worker.attempt.rank_process import Events, Rank
 LAST_REPORTS_SECONDS = 1.0
 """The time in which the other ranks may still report after one has failed."""
 FINISH_SECONDS = 30.0
-"""The time in which the other ranks must end after the first one has finished with its outputs."""
+"""The time in which the other ranks must end after the first rank has finished training and ended."""
 TERM_SHARE, KILL_SHARE = 0.8, 0.9
 """The shares of a stop's time after which training gets SIGTERM, and then SIGKILL."""
 

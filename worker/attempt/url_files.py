@@ -148,7 +148,10 @@ def _response(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
 
 
 def checked_target(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
-    """Returns the target of the URL or of its redirect `at`, and the address to connect to. Raises FetchError."""
+    """Checks `at`, which is `url` or where it redirects to. Returns the parsed URL and the IP address to connect to.
+
+    Raises FetchError if the node may not connect to this host.
+    """
     try:
         target = read_url(at)
         if not allowed.lists(target.host):

@@ -154,7 +154,7 @@ def _is_in_our_session(pid: int) -> bool:
 
 
 def _is_of_our_last_start(pid: int) -> bool:
-    """Returns True if a child process remains from this node's start before a restart: it has the same command line.
+    """Returns True if the child has this node's command line, so this node started it before its own restart.
 
     Other children may come from the program that started this node.
     """

@@ -21,9 +21,9 @@ _STARTED = 19
 """The index of a process's start time in the list that `_stat` returns."""
 _DEAD = ("Z", "X")
 PAUSE_SECONDS = 0.002
-"""The pause between two turns of `Leftovers`, in which the kernel ends the killed processes."""
+"""The pause between two tries to kill leftover processes, in which the kernel ends the killed ones."""
 TURN_SECONDS = 0.05
-"""The longest time that one turn of `Leftovers` takes."""
+"""The longest time of one try to kill leftover processes. The caller does its other work between two tries."""
 
 # The C library is loaded once, before any fork, so that no child process has to search for it.
 _libc = ctypes.CDLL(None, use_errno=True)

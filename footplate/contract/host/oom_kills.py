@@ -15,7 +15,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class OomCount:
-    """A number of OOM kills, and the file in which the kernel counts them."""
+    """The number of OOM kills, and the file in which the kernel counts them."""
 
     source: Path
     kills: int
@@ -30,7 +30,7 @@ class OomKills:
         """The kills that explain the end of a child, by the file that counts them."""
 
     def unexplained(self) -> OomCount:
-        """Returns the OOM kills so far that explain no child's end."""
+        """Returns the number of OOM kills that are not yet assigned to a child that ended."""
         source = _source(self._root)
         return OomCount(source, _kills(source) - self._explained[source])
 

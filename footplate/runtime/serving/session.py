@@ -43,7 +43,7 @@ from footplate.runtime.starting_point import find_starting_point
 from footplate.trainer.trainer import Trainer
 
 LOOK_SECONDS = 0.5
-"""The longest time between two reads of the stop byte."""
+"""The longest wait for a request before the session checks again whether the supervisor has stopped it."""
 READ_BYTES = 256 * 1024
 IDLE_SECONDS = 1.0
 """The time without a request after which a session gives its slot to a job that waits."""

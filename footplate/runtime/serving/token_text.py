@@ -1,4 +1,4 @@
-"""Converts tokens to text: several tokens together, and one token as it stands within a text."""
+"""Converts tokens to text: a whole answer, or one token for a list of tokens with their probabilities."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _sees(peers: OneProcess, place: Path) -> bool:
 def readable_folder(peers: OneProcess, folder: Path, own: Path, wants: Callable[[str], bool]) -> Iterator[Path]:
     """Yields a folder with the files of `folder` that `wants` selects.
 
-    Each machine that does not see `folder` gets one temporary copy of these files, below `own`.
+    Each machine that cannot read `folder` gets one temporary copy of these files, in the folder `own`.
     """
     place = own / f".tmp-checkpoint-at-{peers.rank - peers.local_rank}"
     try:

@@ -36,7 +36,7 @@ CHECKED_HERE_BYTES = 64 * 1024
 """The largest file that is checked in the API process. While json parses a line, no request is answered. A line of
 this length takes 2 ms, and one of 16 MiB almost a second."""
 CHECK_SECONDS = 300
-"""The longest check in a process of its own. 100 MB take about 3 s."""
+"""The CPU time after which the kernel kills the process that checks a larger file. 100 MB take about 3 s."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGE_KEYS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 _CHAT_KEYS = frozenset({"messages", "tools", "parallel_tool_calls"})

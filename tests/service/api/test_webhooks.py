@@ -384,7 +384,7 @@ async def test_a_webhook_that_fails_for_days_is_disabled_with_a_reason(
     await post.send_due_after(5 * 24 * 3600 + 1)
 
     now = await read_hook(api, hook)
-    assert (now["enabled"], now["disabled_why"]) == (False, f"nothing could be delivered since {now['failing_since']}")
+    assert (now["enabled"], now["disabled_why"]) == (False, f"every delivery since {now['failing_since']} has failed")
     assert {message["status"] for message in await delivery_log(api, hook)} == {"failed"}
     assert (await api.client.post(f"/webhooks/{hook['id']}/test")).json()["code"] == "webhook_disabled"
     await api.submit()
@@ -437,7 +437,7 @@ async def test_a_failing_webhook_with_too_many_waiting_deliveries_is_disabled(
     await post.send_due_after(deliveries.REST_SECONDS + 1)
 
     now = await read_hook(api, hook)
-    why = f"nothing could be delivered since {now['failing_since']}, and more than 3 deliveries waited"
+    why = f"every delivery since {now['failing_since']} has failed, and more than 3 deliveries waited"
     assert (now["enabled"], now["disabled_why"]) == (False, why)
     assert {message["status"] for message in await delivery_log(api, hook)} == {"failed"}
 
