@@ -23,7 +23,7 @@ UnreadRow = tuple[int, int, Callable[[], Row]]
 """The offset of a row, the offset of the next row, and a function that parses the row."""
 
 
-class Reader(Protocol):
+class RowReader(Protocol):
     """Reads rows from one kind of file."""
 
     def read(self, path: Path, offset: int) -> Iterator[UnreadRow]:
@@ -101,7 +101,7 @@ class NumberedReader:
 class FileStream(IterableDataset[Row]):
     """A stream of rows from files. Its position can be saved and restored by `state_dict` and `load_state_dict`."""
 
-    def __init__(self, paths: Sequence[Path], reader: Reader, offset: int = 0, limit: int | None = None) -> None:
+    def __init__(self, paths: Sequence[Path], reader: RowReader, offset: int = 0, limit: int | None = None) -> None:
         if not paths:
             raise DatasetError("a dataset of files has no file", hint='write "paths": ["data://…"]')
         self.paths, self.reader = list(paths), reader

@@ -16,7 +16,7 @@ from footplate.contract.errors import DatasetError, did_you_mean
 AT_ONCE = 10_000
 
 
-class Table:
+class TableRows:
     """Rows by number over memory-mapped batches of Arrow columns."""
 
     def __init__(self, batches: Sequence[Any], names: str) -> None:
@@ -41,7 +41,7 @@ class Table:
         return f"{self._names}, row {index}"
 
 
-def parquet_rows(paths: list[Path], columns: list[str] | None) -> Table:
+def parquet_rows(paths: list[Path], columns: list[str] | None) -> TableRows:
     """Converts Parquet files to one memory-mapped Arrow file, and returns its rows.
 
     The Arrow file is deleted at once, and the system frees its space when no process has it mapped any more.
@@ -60,7 +60,7 @@ def parquet_rows(paths: list[Path], columns: list[str] | None) -> Table:
         copy.flush()
         reader = pyarrow.ipc.open_file(pyarrow.memory_map(copy.name))
         batches = [reader.get_batch(at) for at in range(reader.num_record_batches)]
-    return Table(batches, ", ".join(path.name for path in paths[:3]))
+    return TableRows(batches, ", ".join(path.name for path in paths[:3]))
 
 
 def opened(path: Path) -> Any:
@@ -102,7 +102,7 @@ def is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
-def saved_rows(folder: Path, split: str | None) -> Table:
+def saved_rows(folder: Path, split: str | None) -> TableRows:
     """Returns the rows that `save_to_disk` wrote, in the Arrow files of state.json, without the library `datasets`."""
     folder = _split(folder, split)
     try:
@@ -118,7 +118,7 @@ def saved_rows(folder: Path, split: str | None) -> Table:
         if Path(name).name != name:
             raise DatasetError(f"{folder.name}/state.json names a file outside of the folder: {name[:80]!r}")
         batches += _stream(folder / name)
-    return Table(batches, folder.name)
+    return TableRows(batches, folder.name)
 
 
 def _split(folder: Path, split: str | None) -> Path:

@@ -7,7 +7,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from footplate.contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
-from footplate.contract.arguments.argument_fields import Generation
+from footplate.contract.arguments.argument_fields import GenerationFields
 from footplate.contract.arguments.legacy import LEGACY, RemovedArgument, instead_of
 from footplate.contract.help_texts import meanings
 from footplate.contract.machine import STRATEGIES
@@ -44,7 +44,7 @@ def with_short_forms(schema: Schema) -> Schema:
 def _training(properties: Schema) -> Schema:
     """Returns the arguments that a spec takes, with their meanings. Older names are marked as deprecated."""
     meaning = meanings(Seq2SeqTrainingArguments)
-    generation = TypeAdapter(Generation).json_schema()["properties"]
+    generation = TypeAdapter(GenerationFields).json_schema()["properties"]
     return {
         name: {**described, "description": meaning[name]} if name in meaning else described
         for name, described in {**properties, **generation}.items()

@@ -37,7 +37,7 @@ class Stopped(Exception):
     """The launcher received a signal to stop while it was starting."""
 
 
-class Stop:
+class StopSignals:
     """Receives signals: `asked` is set by the first signal to stop, and `now` by a second Ctrl-C.
 
     A second SIGTERM does not set `now`. If `make` passes on a SIGTERM that the whole process group has received, the
@@ -113,7 +113,7 @@ class Child:
 class Children:
     """The child processes of `footplate up`, in the order in which they were started."""
 
-    def __init__(self, stop: Stop, say: Callable[[str], None]) -> None:
+    def __init__(self, stop: StopSignals, say: Callable[[str], None]) -> None:
         self.all: list[Child] = []
         self._stop, self._say = stop, say
 

@@ -20,7 +20,7 @@ from footplate.contract.host.linux import die_with_parent
 from footplate.contract.lifecycle import NODE_BEGINS
 from footplate.local.first_job import request
 from footplate.local.home import Home, hold, record_holder
-from footplate.local.processes import Child, Children, Failed, Program, Stop, Stopped, python
+from footplate.local.processes import Child, Children, Failed, Program, Stopped, StopSignals, python
 from footplate.local.redis import redis_for
 
 DEFAULT_PORT = 8080
@@ -47,7 +47,7 @@ class Options:
 def up(options: Options) -> int:
     """Starts everything, and runs until a signal. At the end, also after an error, stops what was started."""
     with hold(options.home) as home:
-        stop = Stop()
+        stop = StopSignals()
         stop.listen()
         launcher = Launcher(home, options, Children(stop, say))
         try:

@@ -11,7 +11,7 @@ from pydantic import InstanceOf
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from footplate.contract.arguments.argument_fields import CONFIG, Generation
+from footplate.contract.arguments.argument_fields import CONFIG, GenerationFields
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.metrics.text import TEXTS
 from footplate.trainer.state import PredictionOutput
@@ -19,7 +19,7 @@ from footplate.trainer.trainer import Trainer
 
 
 @dataclass(config=CONFIG)
-class Seq2SeqTrainingArguments(Generation, TrainingArguments):
+class Seq2SeqTrainingArguments(GenerationFields, TrainingArguments):
     """The arguments that a script passes to the Seq2SeqTrainer."""
 
     sortish_sampler: bool = False

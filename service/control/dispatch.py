@@ -62,7 +62,7 @@ async def watch_epoch(state: ControlState) -> None:
     try:
         is_new = await state.io.redis.set(keys.EPOCH, uuid7(), nx=True)
     except ResponseError:
-        state.redis_refuses_writes()
+        state.record_redis_refusal()
         raise
     if is_new:
         state.memory.send_everything = True

@@ -46,7 +46,7 @@ async def read_inbox(state: ControlState) -> None:
                 reached(Moment.AFTER_GRANT_SENT)
     except UNREACHABLE:
         # Leases depend on the inbox alone, so only this duty decides whether Redis works.
-        state.redis_is_unreachable()
+        state.record_redis_outage()
         raise
 
 
@@ -54,7 +54,7 @@ async def _take(state: ControlState) -> list[Received]:
     """Waits for a message, and also takes the messages behind it. Returns [] if no message arrived in time."""
     redis, asked_at = state.io.redis, state.io.clock()
     first = await redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
-    state.redis_answered(after=state.io.clock() - asked_at)
+    state.record_redis_answer(after=state.io.clock() - asked_at)
     if first is None:
         return []
     more = await redis.lpop(keys.INBOX, MAX_MESSAGES)

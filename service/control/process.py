@@ -111,7 +111,7 @@ class Control:
             try:
                 await duty.run(state)
             except Unavailable as error:
-                state.database_is_unreachable()
+                state.record_database_outage()
                 failures.failed("waits for the database: %s", error)
             except LockUncertain as error:
                 failures.failed("waits for the lock: %s", error)

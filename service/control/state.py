@@ -207,24 +207,24 @@ class ControlState:
         """Starts every lease and deadline again from now."""
         self.memory.timers.restart_all(self.io.clock())
 
-    def database_is_unreachable(self) -> None:
+    def record_database_outage(self) -> None:
         """Counts an outage of the database, during which heartbeats wait unread."""
         self.counts.database_outages += 1
         self.renew_leases()
 
-    def redis_is_unreachable(self) -> None:
+    def record_redis_outage(self) -> None:
         """Counts the start of an outage of Redis."""
         self.counts.redis_outages += self.redis_ok
         self.redis_ok = False
 
-    def redis_answered(self, after: float) -> None:
+    def record_redis_answer(self, after: float) -> None:
         """Records that Redis answered a blocking read after this many seconds."""
         self.memory.redis_answered_at = self.io.clock()
         if not self.redis_ok or after > STALE_SECONDS:
             self.renew_leases()
         self.redis_ok = True
 
-    def redis_refuses_writes(self) -> None:
+    def record_redis_refusal(self) -> None:
         """Renews leases while Redis is full or a replica, because workers cannot send heartbeats."""
         self.renew_leases()
 

@@ -19,17 +19,17 @@ from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, commands, events, jobs, nodes
 from service.store.rows import UNREADABLE_STORE, JobRow, NodeRow, SourceRow
 
-SPOKEN = (PROTOCOL, PROTOCOL - 1)
+SUPPORTED_PROTOCOLS = (PROTOCOL, PROTOCOL - 1)
 """The versions of the messages between nodes and control that this control understands."""
 
 
 def protocol_refusal(protocol: int) -> str | None:
     """Returns the reason for which a node with this protocol version gets no work, or None if the version is known."""
-    if protocol in SPOKEN:
+    if protocol in SUPPORTED_PROTOCOLS:
         return None
     return (
-        f"it uses protocol {protocol}, and this service uses {SPOKEN[1]} or {SPOKEN[0]}: install the service's version "
-        "of Footplate on the node"
+        f"it uses protocol {protocol}, and this service uses {PROTOCOL - 1} or {PROTOCOL}: install the service's "
+        "version of Footplate on the node"
     )
 
 
@@ -110,19 +110,19 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
     row = _row(conn, beat, previous, now)
     changed = _keep(conn, row, previous)
-    beaten = NodeBeatEffects(reply=_reply(conn, beat, row), has_new_capacity=changed and row.takes_work)
+    effects = NodeBeatEffects(reply=_reply(conn, beat, row), has_new_capacity=changed and row.takes_work)
     for source in nodes.open_on(conn, beat.node):
         if source.claim is not None and source.boot != beat.boot:
-            lose(conn, source.job_id, source.attempt, "its node was started again", now, settings, beaten)
+            lose(conn, source.job_id, source.attempt, "its node was started again", now, settings, effects)
         elif any(
             (attempt.job, attempt.attempt, attempt.claim) == (source.job_id, source.attempt, source.claim)
             for attempt in beat.dead
         ):
             why = "the node reported that its supervisor died"
-            lose(conn, source.job_id, source.attempt, why, now, settings, beaten)
+            lose(conn, source.job_id, source.attempt, why, now, settings, effects)
         elif row.draining or row.drain_requested:
-            _drain(conn, source, beat.name, now, settings, beaten)
-    return beaten
+            _drain(conn, source, beat.name, now, settings, effects)
+    return effects
 
 
 def _row(conn: Connection, beat: NodeBeat, stored: NodeRow | None, now: int) -> NodeRow:

@@ -23,7 +23,7 @@ from service.store import checkpoints, commands, jobs
 from service.store.rows import JobRow, loads
 
 Json = dict[str, Any]
-MAX_SAID = 20
+MAX_NAMED = 20
 """The most changed fields that the note about a fork names. The response to the request has all of them."""
 
 NEUTRAL = (
@@ -188,5 +188,5 @@ def _is_below(pointer: str, place: str) -> bool:
 
 
 def _some(pointers: Sequence[str]) -> str:
-    more = f" and {len(pointers) - MAX_SAID} more" if len(pointers) > MAX_SAID else ""
-    return ", ".join(pointer[:100] for pointer in pointers[:MAX_SAID]) + more
+    more = f" and {len(pointers) - MAX_NAMED} more" if len(pointers) > MAX_NAMED else ""
+    return ", ".join(pointer[:100] for pointer in pointers[:MAX_NAMED]) + more

@@ -11,7 +11,7 @@ import pytest
 
 from footplate.local import processes
 from footplate.local.home import HomeInUse, hold, record_holder
-from footplate.local.processes import Children, Failed, Program, Stop, Stopped
+from footplate.local.processes import Children, Failed, Program, Stopped, StopSignals
 from footplate.local.redis import bundled_server, redis_for, server
 
 
@@ -26,7 +26,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def children(said: list[str]) -> Children:
-    return Children(Stop(), said.append)
+    return Children(StopSignals(), said.append)
 
 
 def test_a_child_that_keeps_dying_is_reported_with_its_last_output(
@@ -59,7 +59,7 @@ def test_a_child_that_ignores_term_is_killed_after_its_deadline(
 
 
 def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
-    stop = Stop()
+    stop = StopSignals()
     children = Children(stop, print)
     script = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"

@@ -126,7 +126,7 @@ class Control:
             if turn == "read_inbox" and self.state.woken.is_set():
                 self.world.after(0.02, self._step, "decide", True)
         except Unavailable:
-            self.state.database_is_unreachable()
+            self.state.record_database_outage()
             self._unreachable_at = self.world.clock
         except UNREACHABLE:
             if turn == "read_inbox":

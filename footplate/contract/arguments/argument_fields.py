@@ -440,7 +440,7 @@ class Fields:
 
 
 @dataclass
-class Generation:
+class GenerationFields:
     """The fields that only Seq2SeqTrainingArguments has."""
 
     predict_with_generate: bool = False

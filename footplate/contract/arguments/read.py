@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from footplate.contract.arguments.argument_fields import Generation
+from footplate.contract.arguments.argument_fields import GenerationFields
 from footplate.contract.arguments.consistency import disagreements
 from footplate.contract.arguments.not_supported import (
     CHOICES_NOT_YET,
@@ -28,7 +28,7 @@ from footplate.contract.explain import problem, unique
 FIELDS = tuple(field.name for field in dataclasses.fields(Seq2SeqTrainingArguments))
 ARGUMENT_NAMES = frozenset({*FIELDS, *NOT_YET, *IN_SCRIPTS_ONLY, *SERVER_OWNED})
 """All argument names of Hugging Face's Trainer that are known. Others may be arguments of a library's trainer."""
-_OF_GENERATION = {field.name: field.default for field in dataclasses.fields(Generation)}
+_OF_GENERATION = {field.name: field.default for field in dataclasses.fields(GenerationFields)}
 _OF_THE_STRATEGY = frozenset({"fsdp", "fsdp_config", "deepspeed"})
 """Arguments that short forms move to `resources.strategy`, unless their value is empty."""
 

@@ -17,7 +17,7 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic_core import ArgsKwargs
 
-from footplate.contract.arguments.argument_fields import CONFIG, Fields, Generation
+from footplate.contract.arguments.argument_fields import CONFIG, Fields, GenerationFields
 from footplate.contract.arguments.consistency import disagreements
 from footplate.contract.arguments.legacy import translated
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET, NOT_YET
@@ -150,8 +150,8 @@ class TrainingArguments(Fields):
 
 
 @dataclass(config=CONFIG)
-class Seq2SeqTrainingArguments(Generation, TrainingArguments):
-    """The training arguments of a spec that has one of the arguments of `Generation`."""
+class Seq2SeqTrainingArguments(GenerationFields, TrainingArguments):
+    """The training arguments of a spec that has one of the arguments of `GenerationFields`."""
 
 
 def _parsed_json(value: Any) -> Any:

@@ -48,7 +48,7 @@ class InvalidRows(InvalidSpec):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CheckedRows:
     """The result of a check in which every line was good."""
 
     format: Format
@@ -59,7 +59,7 @@ class _Wrong(Exception):
     """The reason for which a line cannot be used, and what would work."""
 
 
-def check_upload(file: IO[bytes], parameter: str = "file") -> Rows:
+def check_upload(file: IO[bytes], parameter: str = "file") -> CheckedRows:
     """Returns the format of a file and the number of its rows. Raises InvalidRows, which names the first wrong line."""
     if file.seek(0, 2) <= CHECKED_HERE_BYTES:
         file.seek(0)
@@ -80,10 +80,10 @@ def check_upload(file: IO[bytes], parameter: str = "file") -> Rows:
     result = json.loads(answer)
     if "problem" in result:
         raise _refused(parameter, result["problem"])
-    return Rows(**result)
+    return CheckedRows(**result)
 
 
-def check_rows(file: IO[bytes], parameter: str = "file") -> Rows:
+def check_rows(file: IO[bytes], parameter: str = "file") -> CheckedRows:
     """Does the same as `check_upload`, in this process. The file is read once, from its beginning."""
     chosen: Format | None = None
     count = 0
@@ -101,21 +101,21 @@ def check_rows(file: IO[bytes], parameter: str = "file") -> Rows:
         chosen, count = is_format, count + 1
     if chosen is None:
         raise _refused(parameter, "the file has no rows")
-    return Rows(chosen, count)
+    return CheckedRows(chosen, count)
 
 
-_CHECKED: dict[str, Rows] = {}
+_CHECKED: dict[str, CheckedRows] = {}
 """The results of earlier checks by the sha256 of the content, which never changes."""
 MOST_REMEMBERED = 1000
 
 
-def remember(sha256: str, rows: Rows) -> None:
+def remember(sha256: str, rows: CheckedRows) -> None:
     if len(_CHECKED) >= MOST_REMEMBERED:
         _CHECKED.clear()
     _CHECKED[sha256] = rows
 
 
-def checked_once(sha256: str, opened: Callable[[], IO[bytes]], parameter: str) -> Rows:
+def checked_once(sha256: str, opened: Callable[[], IO[bytes]], parameter: str) -> CheckedRows:
     """Checks a stored file as `check_upload` does, unless this process has checked the same content before."""
     if sha256 not in _CHECKED:
         with opened() as file:

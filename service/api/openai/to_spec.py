@@ -26,7 +26,7 @@ from service.api.openai.models import (
     ReinforcementHyperparameters,
     Supervised,
 )
-from service.api.openai.rows import Format, Rows
+from service.api.openai.rows import CheckedRows, Format
 from service.base_models import PartialSpec
 
 Json = dict[str, Any]
@@ -116,7 +116,7 @@ _GRADE = re.compile(r"^(async\s+)?def\s+grade\s*\(", re.MULTILINE)
 @dataclass(frozen=True, slots=True)
 class TuningFile:
     id: FileId
-    rows: Rows
+    rows: CheckedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def _for_trainer(trainer: str, entry: Json, catalogue: Catalogue | None) -> Json
     return {name: value for name, value in entry.items() if name not in others}
 
 
-def _training(wanted: Hyperparameters, recipe: Recipe, entry: Json, rows: Rows) -> tuple[Json, Json]:
+def _training(wanted: Hyperparameters, recipe: Recipe, entry: Json, rows: CheckedRows) -> tuple[Json, Json]:
     """Returns the training arguments, and the hyperparameters with a number in place of every "auto"."""
     of_format = recipe.chat_training if rows.format == "chat" else {}
     defaults = {**EVERY_RUN, **recipe.training, **of_format, **entry}

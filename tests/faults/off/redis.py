@@ -42,8 +42,8 @@ def run_leases_while_redis_is_unreachable(control: Any) -> None:
     def always_fine(self: Any, **_: Any) -> None:
         self.redis_ok, self.memory.redis_answered_at = True, math.inf
 
-    control.ControlState.redis_answered = always_fine
-    control.ControlState.redis_is_unreachable = control.ControlState.redis_refuses_writes = lambda self: None
+    control.ControlState.record_redis_answer = always_fine
+    control.ControlState.record_redis_outage = control.ControlState.record_redis_refusal = lambda self: None
 
 
 @switch("a stop is repeated until it is received", module="service.control.inbox")

@@ -19,7 +19,7 @@ from footplate.contract.ids import FileId, JobId
 from footplate.contract.lifecycle import JobState
 from service.api.openai import uploads as openai_uploads
 from service.api.openai.models import NewFineTuningJob
-from service.api.openai.rows import Rows
+from service.api.openai.rows import CheckedRows
 from service.api.openai.to_spec import Base, TuningFile, translate
 from service.control.cleanup import prune
 from service.control.state import ControlIo, ControlState
@@ -468,7 +468,7 @@ def test_an_entry_has_arguments_of_several_methods_and_each_job_gets_its_own() -
         for name, names in arguments.items()
     )
 
-    translated = translate(body, base, TuningFile(FileId("file"), Rows("chat", 10)), None, catalogue)
+    translated = translate(body, base, TuningFile(FileId("file"), CheckedRows("chat", 10)), None, catalogue)
 
     training = translated.document["training"]
     assert (training["max_length"], training["bf16"]) == (9, True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.api.openai.rows import CHECKED_HERE_BYTES, InvalidRows, Rows, check_rows, check_upload
+from service.api.openai.rows import CHECKED_HERE_BYTES, CheckedRows, InvalidRows, check_rows, check_upload
 
 USER = {"role": "user", "content": "2 + 2?"}
 ANSWER = {"role": "assistant", "content": "4"}
@@ -39,7 +39,7 @@ def lines(*rows: Any) -> io.BytesIO:
     ],
 )
 def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) -> None:
-    assert check_rows(lines(row, row)) == Rows(named, 2)  # type: ignore[arg-type]
+    assert check_rows(lines(row, row)) == CheckedRows(named, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
