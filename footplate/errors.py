@@ -57,8 +57,8 @@ class JobEnded(FootplateError):
         self.rank = error.rank if error else None
         self.traceback = error.traceback if error else None
         """The end of the traceback, as the job reported it."""
-        said = error.message if error else (job.message or job.reason)
-        super().__init__(f"{job.id} {job.state}: {said}", hint=error.hint if error else None)
+        message = error.message if error else (job.message or job.reason)
+        super().__init__(f"{job.id} {job.state}: {message}", hint=error.hint if error else None)
 
     def __str__(self) -> str:
         """Adds what a notebook should show: the hint, and the traceback in the user's own code."""

@@ -164,14 +164,14 @@ def run_export(options: Options) -> int:
 def run_upload(options: Options) -> int:
     with _transferring(options) as client:
         for path in options.paths:
-            kept = client.files.upload(path, tokenizer=options.tokenizer)
+            file = client.files.upload(path, tokenizer=options.tokenizer)
             if options.json:
-                print_json(kept.model_dump(mode="json"))
+                print_json(file.model_dump(mode="json"))
                 continue
-            print(kept.id, flush=True)
+            print(file.id, flush=True)
             # On stderr, because a script may want only the id from stdout.
-            if kept.report is not None:
-                print_message("\n  ".join([f"{path}: {headline(kept.report)}", *problems(kept.report)]))
+            if file.report is not None:
+                print_message("\n  ".join([f"{path}: {headline(file.report)}", *problems(file.report)]))
     return 0
 
 

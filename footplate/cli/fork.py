@@ -35,18 +35,18 @@ def run_fork(options: Options) -> int:
     if options.name:
         patch["name"] = options.name
     job = client_of(options).jobs.get(options.job)
-    made = job.fork(options.checkpoint, mode="weights" if options.weights else "full", patch=patch)
+    new_job = job.fork(options.checkpoint, mode="weights" if options.weights else "full", patch=patch)
     if options.json:
-        print_json(made.info.model_dump(mode="json", by_alias=True))
+        print_json(new_job.info.model_dump(mode="json", by_alias=True))
     else:
-        print(made.id, flush=True)
+        print(new_job.id, flush=True)
         # On stderr, because a script may want only the id from stdout.
-        for event in made.events(kinds="note", follow=False):
+        for event in new_job.events(kinds="note", follow=False):
             if "message" in event.data:
                 print_message(event.data["message"])
-        for line in _lines(made.info.fork):
+        for line in _lines(new_job.info.fork):
             print_message(line)
-    return watch_job(made, after=0, as_json=options.json) if options.watch else 0
+    return watch_job(new_job, after=0, as_json=options.json) if options.watch else 0
 
 
 def _lines(fork: Fork | None) -> Iterator[str]:

@@ -42,14 +42,14 @@ def _row(key: Key) -> tuple[object, ...]:
 
 def run_create(options: Options) -> int:
     wanted = {"scopes": options.scopes} if options.scopes else {}
-    made = client_of(options).keys.create(options.name, options.project, expires_in=options.expires_in, **wanted)
+    key = client_of(options).keys.create(options.name, options.project, expires_in=options.expires_in, **wanted)
     if options.json:
-        print_json(made.model_dump(mode="json"))
+        print_json(key.model_dump(mode="json"))
         return 0
-    print(made.key, flush=True)
+    print(key.key, flush=True)
     # On stderr, because a script may want only the key from stdout.
-    print_message(f"{made.id} of {made.project!r} may {', '.join(made.scopes)}; the key is not shown again")
-    if not {"read", "admin"} & set(made.scopes):
+    print_message(f"{key.id} of {key.project!r} may {', '.join(key.scopes)}; the key is not shown again")
+    if not {"read", "admin"} & set(key.scopes):
         print_message(
             "without the scope 'read', this key cannot list, watch or download jobs, or upload a folder of code"
         )

@@ -115,14 +115,14 @@ def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
     ]
     envelope = [*named[0], *ENVELOPE]
     names = _chosen(list(dict.fromkeys(name for row in rows for name in row if name not in envelope)), options.names)
-    kept = [*envelope, *names]
+    columns = [*envelope, *names]
     if options.json:
         for row in rows:
-            print_json({name: json_safe(value) for name, value in row.items() if name in kept})
+            print_json({name: json_safe(value) for name, value in row.items() if name in columns})
         return
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(kept)
-    out.writerows([row.get(name, "") for name in kept] for row in rows)
+    out.writerow(columns)
+    out.writerows([row.get(name, "") for name in columns] for row in rows)
 
 
 def _is_in(steps: Steps, row: dict[str, Any]) -> bool:

@@ -85,8 +85,10 @@ def _status(webhook: Webhook) -> str:
 
 
 def run_create(options: Options) -> int:
-    made = client_of(options).webhooks.create(options.to, **_wanted(options, "state", "tag", "description", "format"))
-    return _show_secret(made, options)
+    webhook = client_of(options).webhooks.create(
+        options.to, **_wanted(options, "state", "tag", "description", "format")
+    )
+    return _show_secret(webhook, options)
 
 
 def run_rotate(options: Options) -> int:
@@ -111,8 +113,10 @@ def run_update(options: Options) -> int:
     if not changes:
         hint = "--to URL, --state, --tag, --description, --enable or --disable"
         raise UsageError("the command changes nothing: name at least one option", hint=hint)
-    made = client_of(options).webhooks.update(options.webhook, **changes)
-    print_json(made.model_dump(mode="json")) if options.json else print_lines(f"{made.id} {made.url} ({_status(made)})")
+    webhook = client_of(options).webhooks.update(options.webhook, **changes)
+    print_json(webhook.model_dump(mode="json")) if options.json else print_lines(
+        f"{webhook.id} {webhook.url} ({_status(webhook)})"
+    )
     return 0
 
 

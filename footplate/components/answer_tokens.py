@@ -74,8 +74,8 @@ class AnswerTokens:
         self, messages: list[Message], indices: list[int], template: Mapping[str, Any]
     ) -> tuple[list[int], list[bool]]:
         """Returns the tokens, and for each token True if the template marks it in a message at one of the indices."""
-        made = self._apply(messages, template, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
-        parts = [(bool(mark), len(list(group))) for mark, group in groupby(made["assistant_masks"])]
+        encoded = self._apply(messages, template, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+        parts = [(bool(mark), len(list(group))) for mark, group in groupby(encoded["assistant_masks"])]
         answers = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
         marked = sum(mark for mark, _ in parts)
         if indices != answers and marked != len(answers):
@@ -87,19 +87,19 @@ class AnswerTokens:
         counts: list[bool] = []
         for mark, length in parts:
             counts += [mark and next(wanted)] * length
-        return made["input_ids"], counts
+        return encoded["input_ids"], counts
 
     def _compared(
         self, messages: list[Message], indices: list[int], template: Mapping[str, Any]
     ) -> tuple[list[int], list[bool]]:
         """Returns the tokens, and for each token True if its last character is in a message at one of the indices."""
         text = self._rendered(messages, template)
-        made = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         is_answer = bytearray(len(text) + 1)
         for index in indices:
             start, end = self._span(text, messages, index, template)
             is_answer[start + 1 : end + 1] = b"\1" * (end - start)
-        return made["input_ids"], [bool(is_answer[end]) for _, end in made["offset_mapping"]]
+        return encoded["input_ids"], [bool(is_answer[end]) for _, end in encoded["offset_mapping"]]
 
     def _span(self, text: str, messages: list[Message], index: int, template: Mapping[str, Any]) -> tuple[int, int]:
         """Returns where the message at `index` begins and ends in the text of the whole conversation."""
@@ -107,13 +107,13 @@ class AnswerTokens:
             raise UnusableChat(
                 f"[0]: the text of an answer cannot be found if no message comes before it; {_OTHERWISE}"
             )
-        asked = self._rendered(messages[:index], template, add_generation_prompt=True)
+        prompt = self._rendered(messages[:index], template, add_generation_prompt=True)
         # A prompt for an answer may contain more than the conversation does, for example a tag that begins thoughts.
-        before = asked if text.startswith(asked) else self._rendered(messages[:index], template)
+        before = prompt if text.startswith(prompt) else self._rendered(messages[:index], template)
         if not text.startswith(before):
             raise UnusableChat(_changed(index - 1))
         start = len(before)
-        while text[start : start + 1] == asked[start : start + 1] != "":
+        while text[start : start + 1] == prompt[start : start + 1] != "":
             start += 1
         alone = self._rendered(messages[: index + 1], template)
         stop = self._stop_of(alone)

@@ -247,10 +247,10 @@ def _fields(kind: type) -> Iterable[str]:
 
 
 def _require_safetensors(folder: Path) -> None:
-    there = sorted(file.name for file in folder.iterdir() if file.is_file())
-    if any(name.endswith(".safetensors") for name in there):
+    file_names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    if any(name.endswith(".safetensors") for name in file_names):
         return
-    pickled = [name for name in there if name.endswith(PICKLED)]
+    pickled = [name for name in file_names if name.endswith(PICKLED)]
     if pickled:
         raise NotBuildable(
             f"{_called(folder)} holds its weights only in {', '.join(pickled[:3])}. Such files are not opened, "

@@ -158,14 +158,14 @@ class TaskRows:
             config = {**config, **self._on_these_rows(config)}
             for key in ("tag", "group", "task_list"):
                 config.pop(key, None)
-            made = ConfigurableTask(config=config)
+            task = ConfigurableTask(config=config)
         except (DatasetError, NotBuildable):
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise DatasetError(f"the task {file.stem} cannot be created from these rows: {reason}") from error
-        made.set_fewshot_seed(seed=FEWSHOT_SEED)
-        return made
+        task.set_fewshot_seed(seed=FEWSHOT_SEED)
+        return task
 
     def _on_these_rows(self, config: dict[str, Any]) -> dict[str, Any]:
         """Returns the settings that replace the task's dataset with the rows, and its number of examples."""
@@ -224,8 +224,8 @@ class LmEvalRows(OwnEvaluation):
         # The library warns about options of its own command, which a job does not use.
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
         if not self._made:
-            made = [task.made() for task in self.tasks]
-            self._made = {task.config.task: task for task in made}
+            tasks = [task.made() for task in self.tasks]
+            self._made = {task.config.task: task for task in tasks}
 
     def metrics(self, trainer: Any) -> dict[str, float]:
         """Evaluates the Trainer's model. Each process answers a part of the questions, and computes all metrics."""
@@ -332,9 +332,9 @@ def _own(name: str, bundle: Path | None) -> Path:
         )
     file = (bundle / name).resolve()
     if not file.is_relative_to(bundle.resolve()) or not file.is_file():
-        there = sorted(str(path.relative_to(bundle)) for path in bundle.rglob("*.yaml"))
+        yaml_files = sorted(str(path.relative_to(bundle)) for path in bundle.rglob("*.yaml"))
         raise NotBuildable(
-            f"the bundle has no {name}; its YAML files are: {', '.join(there[:20]) or 'none'}",
-            hint=did_you_mean(name, there),
+            f"the bundle has no {name}; its YAML files are: {', '.join(yaml_files[:20]) or 'none'}",
+            hint=did_you_mean(name, yaml_files),
         )
     return file

@@ -168,12 +168,12 @@ class RemoteStore:
         place = self._key(folder)
         with self._translated_errors(folder):
             try:
-                there: Mapping[str, Mapping[str, Any]] = self._fs.find(place, detail=True)
+                objects: Mapping[str, Mapping[str, Any]] = self._fs.find(place, detail=True)
             except FileNotFoundError:
-                there = {}
+                objects = {}
         files = [
             StoredObject(key.removeprefix(f"{place}/"), int(about["size"]), _seconds(about))
-            for key, about in there.items()
+            for key, about in objects.items()
             if key != place
         ]
         return sorted(files, key=lambda file: file.path)

@@ -58,9 +58,9 @@ def explain(
         if detail["type"] == "extra_forbidden":
             name, model = str(detail["loc"][-1]), model_at(detail["loc"][:-1])
             field_names = list(model.model_fields) if model else []
-            there = f"; there is: {', '.join(field_names)}" if field_names else ""
+            known_fields = f"; there is: {', '.join(field_names)}" if field_names else ""
             hint = f"{BELONGS_AT} {elsewhere[name]}" if name in elsewhere else did_you_mean(name[:80], field_names)
-            text = f"no field is named {name[:80]!r}{there}"
+            text = f"no field is named {name[:80]!r}{known_fields}"
             yield Problem(pointer, "unknown_field", text, hint, tuple(field_names))
         else:
             yield problem(pointer, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])

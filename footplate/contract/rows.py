@@ -46,7 +46,7 @@ def _missing(form: Schema, row: Mapping[str, Any]) -> list[str]:
 
 def _detail(form: Schema, row: Mapping[str, Any], problem: Problem) -> str:
     if missing := _missing(form, row):
-        there = ", ".join(map(str, row)) or "none"
-        return f"there is no column {missing[0]!r}, only: {there[:200]}"
+        columns = ", ".join(map(str, row)) or "none"
+        return f"there is no column {missing[0]!r}, only: {columns[:200]}"
     column, _, inside = problem.pointer.removeprefix("/").partition("/")
     return f"column {column!r}{f', at {inside},' if inside else ''} {problem.detail}"

@@ -193,10 +193,10 @@ def _dataset(value: Any, pointer: str, long: LongForm) -> Any:
         return {"use": "hf/dataset", "args": {"path": value}}
     suffix = _suffix(value)
     if suffix not in READERS:
-        there = ", ".join(f"{suffix} ({name})" for suffix, name in READERS.items())
+        suffixes = ", ".join(f"{suffix} ({name})" for suffix, name in READERS.items())
         kind = f"{suffix!r} files" if suffix else "a path without a suffix"
         long.problems.append(
-            Problem(long.locate(pointer), "no_reader", f"there is no reader for {kind}; the readers are: {there}")
+            Problem(long.locate(pointer), "no_reader", f"there is no reader for {kind}; the readers are: {suffixes}")
         )
     return {"use": READERS.get(suffix, READERS[".jsonl"]), "args": {"paths": [value]}}
 

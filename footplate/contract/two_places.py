@@ -39,11 +39,11 @@ def _report_to(document: Json, name: str, value: Any, origins: dict[str, str]) -
     if not isinstance(trackers, list) or not all(isinstance(tracker, str) for tracker in trackers):
         return None
     trackers = [tracker for tracker in trackers if tracker != "none"]
-    there = document.get("report_to")
-    if there is None:
+    own_value = document.get("report_to")
+    if own_value is None:
         document["report_to"], origins["/report_to"] = trackers, f"/training/{name}"
-    elif isinstance(there, list) and sorted(map(str, there)) != sorted(trackers):
-        return _disagree(name, f"/report_to is {_short(there)}", trackers)
+    elif isinstance(own_value, list) and sorted(map(str, own_value)) != sorted(trackers):
+        return _disagree(name, f"/report_to is {_short(own_value)}", trackers)
     return None
 
 
@@ -62,11 +62,11 @@ def _resume_from(document: Json, name: str, value: Any, origins: dict[str, str])
             "own checkpoints",
             'leave it out, or write "models://run/checkpoint-500", or /resume_from {"job": "job_…"}',
         )  # fmt: skip
-    there = document.get("resume_from")
-    if there is None:
+    own_value = document.get("resume_from")
+    if own_value is None:
         document["resume_from"], origins["/resume_from"] = place, f"/training/{name}"
-    elif isinstance(there, dict) and _from(there) != _from(place):
-        return _disagree(name, f"/resume_from is {_short(there)}", value)
+    elif isinstance(own_value, dict) and _from(own_value) != _from(place):
+        return _disagree(name, f"/resume_from is {_short(own_value)}", value)
     return None
 
 
@@ -97,8 +97,8 @@ def _fsdp_config(document: Json, name: str, value: Any, origins: dict[str, str])
     if document["training"].get("fsdp") or not any(value.values()):
         return None
     resources = document.get("resources")
-    there = resources.get("strategy") if isinstance(resources, dict) else None
-    if isinstance(there, dict) and there.get("type") == "fsdp":
+    strategy = resources.get("strategy") if isinstance(resources, dict) else None
+    if isinstance(strategy, dict) and strategy.get("type") == "fsdp":
         return _strategy(document, "fsdp", value, origins, written=name)
     detail = "has options of FSDP, but neither /training/fsdp nor /resources/strategy turns FSDP on"
     return Problem(f"/training/{name}", "disagreement", detail, 'set "fsdp" to true')
@@ -117,23 +117,25 @@ def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], 
     resources = document.get("resources", {})
     if not isinstance(resources, dict):
         return None
-    there, wanted = resources.get("strategy"), {"type": kind, "config": config}
-    is_ours = isinstance(there, dict) and there.get("type") == kind
-    if there is None or (is_ours and not there.get("config")):
+    own_value, wanted = resources.get("strategy"), {"type": kind, "config": config}
+    is_ours = isinstance(own_value, dict) and own_value.get("type") == kind
+    if own_value is None or (is_ours and not own_value.get("config")):
         document["resources"] = {**resources, "strategy": wanted}
         origins["/resources/strategy/config"] = f"/training/{written}"
-        if there is None:
+        if own_value is None:
             origins["/resources/strategy/type"] = origins["/resources/strategy"] = f"/training/{kind}"
-    elif isinstance(there, dict) and not (is_ours and config in ({}, there["config"])):
-        return _disagree(written, f"/resources/strategy is {_short(there)}", wanted)
+    elif isinstance(own_value, dict) and not (is_ours and config in ({}, own_value["config"])):
+        return _disagree(written, f"/resources/strategy is {_short(own_value)}", wanted)
     return None
 
 
 def _optimizers(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
-    there = document.get("optimizers")
-    if not isinstance(there, list) or [entry.get("use") for entry in there if isinstance(entry, dict)] == [value]:
+    own_value = document.get("optimizers")
+    if not isinstance(own_value, list) or [entry.get("use") for entry in own_value if isinstance(entry, dict)] == [
+        value
+    ]:
         return None
-    return _disagree(name, f"/optimizers lists {len(there)} optimizers", value)
+    return _disagree(name, f"/optimizers lists {len(own_value)} optimizers", value)
 
 
 def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:

@@ -83,8 +83,8 @@ def record_holder(home: Home, url: str | None) -> None:
 
 
 def _who_holds(path: Path, lock: int) -> str:
-    who = "another process"
+    owner = "another process"
     with suppress(ValueError, KeyError):
         holder = json.loads(os.pread(lock, 4096, 0))
-        who = f"process {holder['pid']}" + (f" at {holder['url']}" if holder["url"] else ", which is still starting")
-    return f"{path} is in use by {who}. Stop that one, or start beside it with FOOTPLATE_HOME set to another folder."
+        owner = f"process {holder['pid']}" + (f" at {holder['url']}" if holder["url"] else ", which is still starting")
+    return f"{path} is in use by {owner}. Stop that one, or start beside it with FOOTPLATE_HOME set to another folder."

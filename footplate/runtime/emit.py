@@ -284,8 +284,8 @@ class Emit(TrainerCallback):
             # A subclass's own `_save_checkpoint` wrote something else, which no attempt could continue from.
             return
         self._committed.pop(saved.path, None)
-        gone = [path for path in self._committed if not path.exists()]
-        for path in gone:
+        deleted_paths = [path for path in self._committed if not path.exists()]
+        for path in deleted_paths:
             del self._committed[path]
         self._committed[saved.path] = saved.step
         self.had_checkpoint = True
@@ -298,7 +298,7 @@ class Emit(TrainerCallback):
             metrics=json_safe(self.latest),
             is_best=state.best_global_step == saved.step,
             score=_score(args, state, saved.step),
-            deleted=[self._files.relative(path) for path in gone],
+            deleted=[self._files.relative(path) for path in deleted_paths],
         )
         self.event_socket.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
         reached(Moment.AFTER_CHECKPOINT_REPORTED)

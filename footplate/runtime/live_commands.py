@@ -132,17 +132,19 @@ class LiveCommands(TrainerCallback):
 
     def begin_at(self, step: int, since: int = 0) -> None:
         """Prepares to continue at `step`. Commands up to the step `since` belong to an earlier stage."""
-        held: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         self._again.clear()
         for command in self._known:
             if command.step is not None and command.step > step:
                 self._again.setdefault(command.step, []).append(command)
             elif command.step is not None and command.step > since:
-                held |= _merged(held, command.set)
-        self.run.begin_with(held)
-        if held:
-            text = f"continues with changed arguments: {', '.join(f'{name} {value}' for name, value in held.items())}"
-            self._event_socket.send(Kind.NOTE, {"message": text, "set": held}, step)
+                changes |= _merged(changes, command.set)
+        self.run.begin_with(changes)
+        if changes:
+            text = (
+                f"continues with changed arguments: {', '.join(f'{name} {value}' for name, value in changes.items())}"
+            )
+            self._event_socket.send(Kind.NOTE, {"message": text, "set": changes}, step)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         step, peers = state.global_step, self.run.peers
@@ -164,8 +166,8 @@ class LiveCommands(TrainerCallback):
         lines = os.pread(self._fd, behind, mmap.PAGESIZE + self._read)
         whole = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole)
-        asked, self._waiting = self._waiting, []
-        return [*asked, *(Command.model_validate_json(line) for line in whole.splitlines())]
+        commands, self._waiting = self._waiting, []
+        return [*commands, *(Command.model_validate_json(line) for line in whole.splitlines())]
 
     def _do(
         self, command: Command, state: TrainerState, control: TrainerControl, status: Literal["done", "again"]

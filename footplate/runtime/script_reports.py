@@ -160,8 +160,8 @@ class ScriptReports:
         start = peers.from_main(self._start_of_the_main_rank)
         if start is None or peers.world == 1:
             return start
-        seen = shared_folder.fetch(peers, Path(start.folder), Path(tempfile.gettempdir(), COPY))
-        return start if seen == Path(start.folder) else replace(start, folder=str(seen))
+        folder = shared_folder.fetch(peers, Path(start.folder), Path(tempfile.gettempdir(), COPY))
+        return start if folder == Path(start.folder) else replace(start, folder=str(folder))
 
     def _start_of_the_main_rank(self) -> StartingPoint | None:
         assert self._stage is not None
@@ -272,18 +272,18 @@ class ScriptReports:
         job_state.log_history = [
             {**row, "step": job_state.global_step} for row in state.log_history if row.get("step") == state.global_step
         ]
-        kept = peers.from_main(lambda: self._keep(source, job_state.global_step, may_link=True))
-        self._emit.on_save(args, job_state, None, checkpoint=kept)  # type: ignore[arg-type]
-        self._newest_of_stages[self._stage.number] = kept.path
-        if peers.is_main and kept.path != source:
+        copy = peers.from_main(lambda: self._keep(source, job_state.global_step, may_link=True))
+        self._emit.on_save(args, job_state, None, checkpoint=copy)  # type: ignore[arg-type]
+        self._newest_of_stages[self._stage.number] = copy.path
+        if peers.is_main and copy.path != source:
             spared = {*self._newest_of_stages.values(), *self._emit.relied_on()}
-            checkpoints.rotate(self._order.files.folder, args.save_total_limit, kept, spared)
+            checkpoints.rotate(self._order.files.folder, args.save_total_limit, copy, spared)
 
     def saved_by_accelerate(self, source: Path, step: int) -> None:
         """Copies a folder that `Accelerator.save_state` has written, because the script may write its files again."""
-        kept = self._keep(source, step, may_link=False)
+        copy = self._keep(source, step, may_link=False)
         state = SimpleNamespace(global_step=step, epoch=None, max_steps=0, best_global_step=None, log_history=[])
-        self._emit.on_save(SimpleNamespace(metric_for_best_model=None), state, None, checkpoint=kept)  # type: ignore[arg-type]
+        self._emit.on_save(SimpleNamespace(metric_for_best_model=None), state, None, checkpoint=copy)  # type: ignore[arg-type]
 
     def _keep(self, source: Path, step: int, *, may_link: bool) -> Checkpoint:
         folder, stamp = self._order.files.folder, self._order.stamp

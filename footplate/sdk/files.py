@@ -38,8 +38,8 @@ class AsyncOutputs:
         outputs = await self.list()
         chosen = [output for output in outputs if only is None or output.path in only]
         if missing := set(only or ()) - {output.path for output in chosen}:
-            there = ", ".join(output.path for output in outputs) or "nothing"
-            detail = f"the job has no output {sorted(missing)[0]!r}; it has: {there}"
+            names = ", ".join(output.path for output in outputs) or "nothing"
+            detail = f"the job has no output {sorted(missing)[0]!r}; it has: {names}"
             raise NotFound(404, {"code": "not_found", "detail": detail})
         remote = [Remote(f"{self._path}/{quote(output.path)}", output.path, output.bytes) for output in chosen]
         return [await fetch(self._wire, file, Path(folder)) for file in remote]

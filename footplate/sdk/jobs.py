@@ -166,12 +166,12 @@ class AsyncJobs:
         params: dict[str, Any] = dict(filters)
         if not isinstance(state := params.get("state"), str | None):
             params["state"] = ",".join(state)
-        left = math.inf if limit is None else limit
-        if left <= 0:
+        remaining = math.inf if limit is None else limit
+        if remaining <= 0:
             return
-        async for row in paged(self._wire, "/jobs", **params, limit=int(min(left, PAGE))):
+        async for row in paged(self._wire, "/jobs", **params, limit=int(min(remaining, PAGE))):
             yield self._job(row)
-            if (left := left - 1) == 0:
+            if (remaining := remaining - 1) == 0:
                 return
 
     async def series(
@@ -312,10 +312,10 @@ class AsyncJob(JobView):
         the job's final model is exported.
         """
         request = ApiRequest.with_json("POST", f"{self._path}/export", {"checkpoint": checkpoint, "merge": merge})
-        made = AsyncJob(self._wire, JobInfo.model_validate(await send_json(self._wire, request)), self._patience)
-        await made.wait()
-        made.raise_for_status()
-        return await made.outputs.download(folder)
+        export_job = AsyncJob(self._wire, JobInfo.model_validate(await send_json(self._wire, request)), self._patience)
+        await export_job.wait()
+        export_job.raise_for_status()
+        return await export_job.outputs.download(folder)
 
     async def amend(self, *, if_version: int | None = None, **changes: Unpack[Amendments]) -> Self:
         """Changes a job's name, tags, metadata or priority.

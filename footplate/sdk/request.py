@@ -109,8 +109,8 @@ async def paged(wire: Wire, path: str, *, by: str = "cursor", **params: Any) -> 
 
 def pause(tried: int, retry_after: str | None = None) -> float:
     """Returns the seconds to wait after try number `tried`: doubled each time, or as Retry-After says, plus jitter."""
-    asked = float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
-    seconds = max(asked, FIRST_PAUSE_SECONDS * 2.0 ** min(tried - 1, 10))
+    requested_seconds = float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
+    seconds = max(requested_seconds, FIRST_PAUSE_SECONDS * 2.0 ** min(tried - 1, 10))
     return min(seconds, LONGEST_PAUSE_SECONDS) * (1.0 + random() / 4)
 
 
@@ -128,9 +128,9 @@ def refusal(answer: httpx2.Response) -> Exception:
 
 
 def unreachable(url: httpx2.URL, error: Exception) -> Unreachable:
-    said = str(error) or type(error).__name__
+    reason = str(error) or type(error).__name__
     return Unreachable(
-        f"no Footplate service answers at {_origin(url)}: {said}",
+        f"no Footplate service answers at {_origin(url)}: {reason}",
         hint="start one here with `make up` or `footplate up`, or set FOOTPLATE_URL to its address",
     )
 

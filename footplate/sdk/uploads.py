@@ -41,9 +41,9 @@ class AsyncFiles:
         if (kind := kind_of(name)) is None:
             detail, hint = no_reader(name)
             raise InvalidRequest(422, {"code": "unknown_kind", "detail": detail, "hint": hint})
-        mine = await sha256_of(self._wire, source)
+        local_sha256 = await sha256_of(self._wire, source)
         try:
-            stored = await self.get(file_id(mine, kind))
+            stored = await self.get(file_id(local_sha256, kind))
             if tokenizer is None or (stored.report is not None and stored.report.tokenizer == tokenizer):
                 return stored
         except NotFound:
@@ -57,10 +57,10 @@ class AsyncFiles:
             is_repeatable=True,
             source=source,
         )
-        kept = UploadedFile.model_validate(await send_json(self._wire, request))
-        if kept.sha256 != mine:
+        file = UploadedFile.model_validate(await send_json(self._wire, request))
+        if file.sha256 != local_sha256:
             raise DownloadFailed(f"{source} was written to while it was uploaded", hint="upload it again")
-        return kept
+        return file
 
     async def get(self, file: str) -> UploadedFile:
         return UploadedFile.model_validate(await send_json(self._wire, ApiRequest("GET", f"/files/{_id(file)}")))

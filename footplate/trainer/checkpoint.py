@@ -343,9 +343,11 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     if holds_adapters_only(model, folder):
         return adapters.read(model, folder)
     stored, own = weights.read(folder), model.state_dict()
-    there = {_address(own[name]) for name in stored if name in own}
+    saved_addresses = {_address(own[name]) for name in stored if name in own}
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    missing = [name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in there]
+    missing = [
+        name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in saved_addresses
+    ]
     extra = [name for name in stored if name not in own]
     wrong = [name for name in missing if name not in buffers]
     wrong += [name for name in extra if not _has_module_of(model, name)]

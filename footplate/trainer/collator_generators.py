@@ -31,16 +31,16 @@ class CollatorGenerators:
 
     def restore(self, states: Mapping[str, Any]) -> None:
         """Sets the generators to stored states. Makes generators that the collator would make at its first batch."""
-        there = dict(self._all())
+        generators = dict(self._all())
         for name, (kind, state) in states.items():
-            if name not in there:
+            if name not in generators:
                 place, attribute = name.split(".", 1)
                 owner = self._owners[int(place)] if int(place) < len(self._owners) else None
                 if getattr(owner, attribute, ...) is not None:
                     continue  # the script uses another collator than the run before, so there is nothing to restore
-                there[name] = _made(kind)
-                setattr(owner, attribute, there[name])
-            _set_state(there[name], state)
+                generators[name] = _made(kind)
+                setattr(owner, attribute, generators[name])
+            _set_state(generators[name], state)
 
     def seed(self, seed: int) -> None:
         """Seeds each generator by `seed` and its collator's own seed, so that its draws depend on nothing else."""

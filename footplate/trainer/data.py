@@ -33,8 +33,8 @@ def has_length(dataset: object) -> bool:
 def require_samples(data: Any, name: str) -> None:
     """Raises TypeError for data that is not a list of samples: columns, a dict of datasets, or a generator."""
     if isinstance(data, Mapping) and 0 not in data:
-        there = ", ".join(map(str, list(data)[:8])) or "nothing"
-        description = f"a {type(data).__name__} of {there}: pass a list of samples, one of the sets"
+        columns = ", ".join(map(str, list(data)[:8])) or "nothing"
+        description = f"a {type(data).__name__} of {columns}: pass a list of samples, one of the sets"
     elif hasattr(data, "iloc"):
         description = f"a {type(data).__name__}: pass a list of samples, such as its to_dict('records')"
     elif not hasattr(data, "__getitem__") and not isinstance(data, IterableDataset):

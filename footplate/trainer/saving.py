@@ -240,8 +240,8 @@ def _record_existing_best(trainer: Trainer) -> None:
     peers = trainer._footplate.strategy.peers
     if state.best_model_checkpoint is None or peers.from_main(Path(state.best_model_checkpoint).is_dir):
         return
-    there = peers.from_main(lambda: best_steps(trainer, parent))
-    state.best_model_checkpoint = str(parent / f"checkpoint-{there[0]}") if there else None
+    steps = peers.from_main(lambda: best_steps(trainer, parent))
+    state.best_model_checkpoint = str(parent / f"checkpoint-{steps[0]}") if steps else None
 
 
 def delete_old_checkpoints(trainer: Trainer, saved: files.Checkpoint) -> files.Checkpoint:
@@ -264,8 +264,8 @@ def best_steps(trainer: Trainer, parent: Path) -> list[int]:
     """Returns the steps of existing checkpoints, sorted by their evaluation, best first. A NaN does not count."""
     name = watched_metric(trainer.args)
     values = {entry["step"]: entry[name] for entry in trainer.state.log_history if name in entry}
-    there = [step for step in values if values[step] == values[step] and (parent / f"checkpoint-{step}").is_dir()]
-    return sorted(there, key=values.__getitem__, reverse=bool(trainer.args.greater_is_better))
+    steps = [step for step in values if values[step] == values[step] and (parent / f"checkpoint-{step}").is_dir()]
+    return sorted(steps, key=values.__getitem__, reverse=bool(trainer.args.greater_is_better))
 
 
 def _progress(trainer: Trainer) -> dict[str, Any]:

@@ -120,12 +120,12 @@ async def compare_series(
     first_step: FirstStep = None,
     last_step: LastStep = None,
 ) -> Response:
-    asked = list(map(job_id, _split(jobs, "jobs")))
-    if len(asked) > MOST_JOBS:
-        detail = f"names {len(asked)} jobs, and at most {MOST_JOBS} are compared in one request"
+    job_ids = list(map(job_id, _split(jobs, "jobs")))
+    if len(job_ids) > MOST_JOBS:
+        detail = f"names {len(job_ids)} jobs, and at most {MOST_JOBS} are compared in one request"
         raise InvalidQuery([Problem("/query/jobs", "too_many", detail, "send several requests")])
     selection = CurveSelection(x, points, everything, Steps(first_step, last_step))
-    return await _series(request, asked, names, selection, "series")
+    return await _series(request, job_ids, names, selection, "series")
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,25 +138,25 @@ def _job_is(job_id: JobId, attempt: int, fence: int, states: list[JobState]) -> 
 
 
 def change(conn: Connection, job_id: JobId, attempt: int, **columns: Any) -> None:
-    this = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt)
-    conn.execute(update(attempts).where(this).values(**columns))
+    condition = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt)
+    conn.execute(update(attempts).where(condition).values(**columns))
 
 
 def set_running_time(conn: Connection, job_id: JobId, attempt: int, running_ms: int) -> None:
     """Stores the running time that a node reports for an attempt. A time below the stored one changes nothing."""
-    this = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt) & (attempts.c.running_ms < running_ms)
-    conn.execute(update(attempts).where(this).values(running_ms=running_ms))
+    condition = (attempts.c.job_id == job_id) & (attempts.c.attempt == attempt) & (attempts.c.running_ms < running_ms)
+    conn.execute(update(attempts).where(condition).values(running_ms=running_ms))
 
 
 def change_source(conn: Connection, job_id: JobId, attempt: int, source: int, **columns: Any) -> None:
-    this = (sources.c.job_id == job_id) & (sources.c.attempt == attempt) & (sources.c.source == source)
-    conn.execute(update(sources).where(this).values(**columns))
+    condition = (sources.c.job_id == job_id) & (sources.c.attempt == attempt) & (sources.c.source == source)
+    conn.execute(update(sources).where(condition).values(**columns))
 
 
 def end_sources(conn: Connection, job_id: JobId, attempt: int, now: int) -> None:
     """Ends the attempt's sources and so frees their slots."""
-    this = (sources.c.job_id == job_id) & (sources.c.attempt == attempt) & sources.c.ended_at.is_(None)
-    conn.execute(update(sources).where(this).values(ended_at=now))
+    condition = (sources.c.job_id == job_id) & (sources.c.attempt == attempt) & sources.c.ended_at.is_(None)
+    conn.execute(update(sources).where(condition).values(ended_at=now))
 
 
 def mark_sent(conn: Connection, unclaimed: Collection[UnclaimedSource], now: int) -> None:

@@ -132,8 +132,8 @@ def deleting(conn: Connection) -> list[tuple[JobId, str]]:
 
 def mark_deleted(conn: Connection, removed: Collection[tuple[JobId, str]]) -> None:
     for job_id, path in removed:
-        this = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path)
-        conn.execute(update(checkpoints).where(this, IS_DELETING).values(status=DELETED))
+        condition = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path)
+        conn.execute(update(checkpoints).where(condition, IS_DELETING).values(status=DELETED))
 
 
 def _rows(conn: Connection, statement: Any, job_id: JobId) -> list[CheckpointRow]:

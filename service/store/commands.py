@@ -57,17 +57,17 @@ def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collectio
 
     The row stays if the command changed arguments or ran an evaluation. Otherwise the row is deleted.
     """
-    this = (live_commands.c.job_id == job_id) & (live_commands.c.no == no) & IS_OPEN_COMMAND
-    row = conn.execute(select(*_COLUMNS).where(this)).one_or_none()
+    condition = (live_commands.c.job_id == job_id) & (live_commands.c.no == no) & IS_OPEN_COMMAND
+    row = conn.execute(select(*_COLUMNS).where(condition)).one_or_none()
     if row is None:
         return
     command = _to_command(row)
     kept = {name: value for name, value in command.set.items() if name in was_set}
     if kept or evaluated:
         again = Command(no=no, evaluate=evaluated and command.evaluate, set=kept)
-        conn.execute(update(live_commands).where(this).values(body=_body(again), step=step))
+        conn.execute(update(live_commands).where(condition).values(body=_body(again), step=step))
     else:
-        conn.execute(delete(live_commands).where(this))
+        conn.execute(delete(live_commands).where(condition))
 
 
 def forget_set(conn: Connection, job_id: JobId, names: Collection[str]) -> None:
@@ -75,8 +75,10 @@ def forget_set(conn: Connection, job_id: JobId, names: Collection[str]) -> None:
     for command in of_job(conn, job_id):
         kept = {name: value for name, value in command.set.items() if name not in names}
         if kept != command.set:
-            this = (live_commands.c.job_id == job_id) & (live_commands.c.no == command.no)
-            conn.execute(update(live_commands).where(this).values(body=_body(command.model_copy(update={"set": kept}))))
+            condition = (live_commands.c.job_id == job_id) & (live_commands.c.no == command.no)
+            conn.execute(
+                update(live_commands).where(condition).values(body=_body(command.model_copy(update={"set": kept})))
+            )
 
 
 def forget_after(conn: Connection, job_id: JobId, step: int) -> None:

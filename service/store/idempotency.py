@@ -31,8 +31,8 @@ def take(conn: Connection, row: IdempotencyRow) -> IdempotencyRow:
 
 
 def find(conn: Connection, project: str, key: str) -> IdempotencyRow | None:
-    this = (idempotency.c.project == project) & (idempotency.c.key == key)
-    row = conn.execute(select(*_COLUMNS).where(this)).one_or_none()
+    condition = (idempotency.c.project == project) & (idempotency.c.key == key)
+    row = conn.execute(select(*_COLUMNS).where(condition)).one_or_none()
     return IdempotencyRow(*row) if row else None
 
 

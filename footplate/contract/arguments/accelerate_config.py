@@ -127,9 +127,9 @@ class _ConfigReading:
             )
             return
         for name in ("bf16", "fp16"):
-            there = self.training.get(name)
-            if there is not None and there is not (name == word) and "mixed_precision" in self._config:
-                detail = f"is {word}, but /training/{name} is {_short(there)}"
+            current = self.training.get(name)
+            if current is not None and current is not (name == word) and "mixed_precision" in self._config:
+                detail = f"is {word}, but /training/{name} is {_short(current)}"
                 self._add_problem("mixed_precision", "disagreement", detail, "keep one of the two")
         if word != "no":
             self.training[word] = True
@@ -164,11 +164,11 @@ class _ConfigReading:
 
     def _put(self, where: Json, place: str, name: str, key: str, values: Json) -> None:
         """Sets a field of the spec, or adds a problem if the field already has another value."""
-        value, there = values.get(key), where.get(name)
+        value, current = values.get(key), where.get(name)
         if value is None:
             return
-        if there is not None and there != value:
-            detail = f"sets {place}/{name} to {_short(value)}, but the spec has {_short(there)}"
+        if current is not None and current != value:
+            detail = f"sets {place}/{name} to {_short(value)}, but the spec has {_short(current)}"
             self._add_problem(key, "disagreement", detail, "keep one of the two")
             return
         where[name] = value

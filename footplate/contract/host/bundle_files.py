@@ -101,9 +101,9 @@ def copy_to_fixed_path(bundle: Bundle, folder: Path) -> Bundle:
 
 def _is_copy(bundle: Bundle, place: Path) -> bool:
     """Compares every byte with the bundle, because other jobs' code may run as the user that owns the copy."""
-    there = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir() or path.is_symlink()}
+    copied_paths = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir() or path.is_symlink()}
     _, differ, missing = filecmp.cmpfiles(bundle.folder, place, bundle.paths, shallow=False)
-    return there == set(bundle.paths) and not differ and not missing
+    return copied_paths == set(bundle.paths) and not differ and not missing
 
 
 @contextmanager

@@ -55,8 +55,8 @@ def copy_earlier_files(order: Order) -> None:
     TensorBoard ignores the points after the checkpoint from which the run continues.
     """
     for name in FOLDERS if order.checkpoints else ():
-        mine = order.files.outputs / name
+        own_folder = order.files.outputs / name
         for attempt in range(order.attempt - 1, 0, -1):
             theirs = order.artifacts / outputs_folder(order.job, attempt) / name
-            if theirs.is_dir() and not mine.exists():
-                shutil.copytree(theirs, mine, symlinks=True)
+            if theirs.is_dir() and not own_folder.exists():
+                shutil.copytree(theirs, own_folder, symlinks=True)

@@ -44,9 +44,9 @@ def unfit(features: Any, needed: str = "input_ids") -> DatasetError | None:
     if not isinstance(first, Mapping):
         return None
     if needed not in first:
-        there = ", ".join(map(str, first)) or "nothing"
+        names = ", ".join(map(str, first)) or "nothing"
         return DatasetError(
-            f"the samples have {there}, but not {needed}: tokenize them first",
+            f"the samples have {names}, but not {needed}: tokenize them first",
             hint='in a job, list {"use": "tokenize", "args": {"column": …}} under data.map',
         )
     texts = next(

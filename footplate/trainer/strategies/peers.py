@@ -116,18 +116,18 @@ class Peers(OneProcess):
         return outcome[0]  # type: ignore[no-any-return]
 
     def gather_results(self, make: Callable[[], T]) -> list[T]:
-        made: T | None = None
+        result: T | None = None
         raised: Exception | None = None
         try:
-            made = make()
+            result = make()
         except Exception as error:
             raised = error
-        outcomes = self.all_gather((made, None if raised is None else picklable(raised)))
+        outcomes = self.all_gather((result, None if raised is None else picklable(raised)))
         for rank, (_, failure) in enumerate(outcomes):
             if failure is not None:
                 # Raise the same error everywhere: if one process catches it, all do.
                 raise (raised if raised is not None and rank == self.rank else failure) from None
-        return [made for made, _ in outcomes]  # type: ignore[misc]
+        return [result for result, _ in outcomes]  # type: ignore[misc]
 
     def transfer(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
         if to is None:
@@ -183,10 +183,10 @@ class Peers(OneProcess):
         store, key = dist.distributed_c10d._get_default_store(), f"footplate/failure/{Peers.failures}"
         try:
             first = store.compare_set(f"{key}/first", "", str(self.rank)).decode()
-            mine = f"{type(error).__name__}: {error}"
-            store.set(f"{key}/{self.rank}", mine)
+            own_error = f"{type(error).__name__}: {error}"
+            store.set(f"{key}/{self.rank}", own_error)
             why = store.get(f"{key}/{first}").decode()
-            if why != mine:
+            if why != own_error:
                 error.add_note(f"process {first} failed before this one, which is {self.rank} of {self.world}: {why}")
             if self._failed_together(store, key):
                 Peers.failures += 1

@@ -73,10 +73,10 @@ def own_pieces(rank: int, size: int) -> tuple[int, int]:
 
 def _of_tokens(batch: Any) -> Mapping[str, Any]:
     if not isinstance(batch, Mapping) or "input_ids" not in batch or not {"labels", "shift_labels"} & set(batch):
-        there = (
+        keys = (
             f"a batch with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
         )
-        raise ValueError(f"cp_size needs batches with input_ids and labels, but the collator returned {there}")
+        raise ValueError(f"cp_size needs batches with input_ids and labels, but the collator returned {keys}")
     others = sorted(set(batch) - _KNOWN)
     if others:
         raise NotAvailableYet(

@@ -68,23 +68,25 @@ def fill_and_commit(
 def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None], own: Path) -> None:
     place = Path(peers.from_main(lambda: str(opened)))
     sees = _sees(peers, place)
-    mine = place if sees else own / f".tmp-checkpoint-part-{peers.rank}"
+    own_place = place if sees else own / f".tmp-checkpoint-part-{peers.rank}"
 
     def fill_own() -> list[Listed]:
         if not sees:
-            shutil.rmtree(mine, ignore_errors=True)
-        mine.mkdir(parents=True, exist_ok=True)
-        fill(mine)
-        return [] if sees else _listed(mine)
+            shutil.rmtree(own_place, ignore_errors=True)
+        own_place.mkdir(parents=True, exist_ok=True)
+        fill(own_place)
+        return [] if sees else _listed(own_place)
 
     try:
         listings = peers.gather_results(fill_own)
         peers.gather_results(
-            lambda: _raise_first([_copy(peers, files, mine, source, to=0) for source, files in enumerate(listings)])
+            lambda: _raise_first(
+                [_copy(peers, files, own_place, source, to=0) for source, files in enumerate(listings)]
+            )
         )
     finally:
         if not sees:
-            shutil.rmtree(mine, ignore_errors=True)
+            shutil.rmtree(own_place, ignore_errors=True)
 
 
 def _sees(peers: OneProcess, place: Path) -> bool:

@@ -87,8 +87,8 @@ async def list_endpoints(
 ) -> Page[Endpoint]:
     services = services_of(request)
     rows = await services.db.read(partial(webhooks.of_project, project=services.project))
-    mine = [row for row in rows if row.format == webhooks.OPENAI and (after is None or row.id > after)]
-    return Page.of([_shown(row) for row in mine[:limit]], has_more=len(mine) > limit)
+    openai_rows = [row for row in rows if row.format == webhooks.OPENAI and (after is None or row.id > after)]
+    return Page.of([_shown(row) for row in openai_rows[:limit]], has_more=len(openai_rows) > limit)
 
 
 @router.get(ONE)
