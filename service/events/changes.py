@@ -135,7 +135,7 @@ class Collector:
         data = {"message": text, "source": source.source, "from": first, "to": last, "reason": "not_in_journal"}
         self.changes.rows.append(
             EventRow(
-                self.job.id, self.changes.no, source.attempt, SERVICE_SOURCE, self.changes.no, 0, Kind.GAP.value,
+                self.job.id, self.changes.no, source.attempt, SERVICE_SOURCE, self.changes.no, 0, Kind.GAP,
                 text_of(self.now), None, None, json.dumps(data),
             )
         )  # fmt: skip
@@ -150,7 +150,7 @@ class Collector:
             kind, text = event.kind, event.text
             if kind == Kind.STATE and not self._reports_running(event, changed):
                 # A state that the job does not enter is stored as a note, so that `state` events match the job's row.
-                kind, text = Kind.NOTE.value, json.dumps({"message": self._note_text(event, source)})
+                kind, text = Kind.NOTE, json.dumps({"message": self._note_text(event, source)})
             elif kind == Kind.GAP:
                 done.gaps += 1
             self.changes.rows.append(

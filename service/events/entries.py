@@ -205,4 +205,4 @@ def as_gap(read: ParsedEntries, why: str, now_text: str) -> ParsedEntries:
 def _gap(seq: int, why: str, now_text: str) -> IncomingEvent:
     text = f"event {seq} of this attempt could not be stored: {why[:500]}"
     data = {"message": text, "from": seq, "to": seq, "reason": why[:500]}
-    return IncomingEvent(seq, 0, Kind.GAP.value, now_text, None, None, json.dumps(data), None)
+    return IncomingEvent(seq, 0, Kind.GAP, now_text, None, None, json.dumps(data), None)

@@ -124,7 +124,7 @@ def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
         no += 1
         at, text = text_of(now), json.dumps(data)
         rows.append(
-            EventRow(job.id, no, ATTEMPT, SERVICE_SOURCE, no, 0, kind.value, at, progress.step, progress.epoch, text)
+            EventRow(job.id, no, ATTEMPT, SERVICE_SOURCE, no, 0, kind, at, progress.step, progress.epoch, text)
         )
         if kind is not Kind.PROGRESS:
             points.take(ATTEMPT, no, at, progress.step, progress.epoch, data)

@@ -88,7 +88,7 @@ def conclude(
     """Closes the job's current attempt, and moves the job, whose row the caller has locked."""
     job = _as_running(conn, job, end, now)
     attempts.change(
-        conn, job.id, job.attempt, ended_at=now, ending=end.ending, reason=end.reason.value, running_ms=end.running_ms,
+        conn, job.id, job.attempt, ended_at=now, ending=end.ending, reason=end.reason, running_ms=end.running_ms,
         error=_json(end.error), result=_json(end.result or None),
     )  # fmt: skip
     attempts.end_sources(conn, job.id, job.attempt, now)
@@ -188,7 +188,7 @@ def _cause(end: AttemptEnd) -> str:
 def _out_of_time(job: JobRow) -> StateMove:
     limit = (job.time_limit_ms or 0) / 1000
     message = f"the job ran for its time limit of {limit:g} s; resume it with a higher time_limit to continue"
-    error = {"code": Reason.TIME_LIMIT.value, "message": message}
+    error = {"code": Reason.TIME_LIMIT, "message": message}
     return StateMove(JobState.FAILED, Reason.TIME_LIMIT, message, {"error": json.dumps(error)})
 
 
@@ -207,7 +207,7 @@ def record_loss(conn: Connection, job: JobRow, now: int) -> None:
             text = f"nothing after event {source.watermark} of attempt {source.attempt} had arrived when it was lost"
             gap = {
                 "message": text, "source": source.source, "from": source.watermark + 1, "to": None,
-                "reason": Reason.NODE_LOST.value,
+                "reason": Reason.NODE_LOST,
             }  # fmt: skip
             events.append(conn, job.id, Kind.GAP, gap, now)
 

@@ -81,7 +81,7 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> QueuePlan:
     capacities = load_capacities(conn) if lines else []
     plan = place(lines, capacities) if lines else PlacementPlan()
     was = queue.explanations(conn)
-    waits = {shape: (wait.reason.value, wait.message) for shape, wait in plan.waits.items()}
+    waits: dict[str, tuple[str, str]] = {shape: (wait.reason, wait.message) for shape, wait in plan.waits.items()}
     changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
     yielding = _yielding(conn, queue_state.heads, plan, capacities)
     return QueuePlan(queue_state, True, plan.placements, changed, was.keys() - waits.keys(), yielding)

@@ -264,7 +264,7 @@ def lose(
             reason=reason,
             # The running time as the supervisor last reported it, because a lost attempt reports nothing more.
             running_ms=row.running_ms if row else 0,
-            error={"code": reason.value, "message": f"attempt {attempt}{where} was lost: {why}"},
+            error={"code": reason, "message": f"attempt {attempt}{where} was lost: {why}"},
         )
     conclude(conn, job, end, now, effects, retry_backoff_seconds=settings.retry_backoff_seconds)
     effects.lost += 1

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, func, insert, not_, or_, select, u
 
 from footplate.contract.ids import CheckpointId, JobId
 from footplate.contract.lifecycle import TERMINAL, JobState
-from service.store.mapping import columns_of, plain_list, values_of
+from service.store.mapping import columns_of, values_of
 from service.store.rows import CheckpointRow
 from service.store.tables import IS_DELETING, checkpoints, jobs
 
@@ -35,12 +35,12 @@ _BY_ID = select(*columns_of(checkpoints, CheckpointRow)).where(checkpoints.c.id 
 _OWN = checkpoints.alias("own")
 _HAS_ITS_OWN = select(_OWN.c.id).where(_OWN.c.job_id == jobs.c.id).exists()
 # The job's other nodes may still have to start from the checkpoint from which the first node started.
-_NEEDS_ITS_START = or_(jobs.c.state == JobState.STARTING.value, not_(_HAS_ITS_OWN))
+_NEEDS_ITS_START = or_(jobs.c.state == JobState.STARTING, not_(_HAS_ITS_OWN))
 _HELD = (
     select(checkpoints.c.id, checkpoints.c.attempt, checkpoints.c.step, jobs.c.id.label("by"))
     .join(jobs, jobs.c.starts_from == checkpoints.c.id)
     .where(checkpoints.c.job_id == bindparam("job_id"), jobs.c.starts_from.is_not(None))
-    .where(jobs.c.state.not_in(plain_list(TERMINAL)), _NEEDS_ITS_START)
+    .where(jobs.c.state.not_in(TERMINAL), _NEEDS_ITS_START)
     .order_by(checkpoints.c.step, jobs.c.id)
 )
 _DELETING = select(checkpoints.c.job_id, checkpoints.c.path).where(IS_DELETING)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
@@ -18,8 +17,6 @@ from service.store.tables import dead_events, events, jobs
 from service.store.times import text_of
 
 _COLUMNS = columns_of(events, EventRow)
-_NAMES = [column.name for column in _COLUMNS]
-_values = attrgetter(*_NAMES)
 _INSERT = insert(events)
 _AFTER = (
     select(*_COLUMNS)
@@ -39,14 +36,14 @@ def after(
     conn: Connection, job_id: JobId, after_no: int, limit: int, kinds: Collection[str] | None = None
 ) -> list[EventRow]:
     """Returns up to `limit` events of a job with numbers above `after_no`, in order. `kinds` None means every kind."""
-    wanted = _AFTER if kinds is None else _AFTER.where(events.c.kind.in_([str(kind) for kind in sorted(kinds)]))
+    wanted = _AFTER if kinds is None else _AFTER.where(events.c.kind.in_(sorted(kinds)))
     rows = conn.execute(wanted, {"job_id": job_id, "after_no": after_no, "limit": limit})
     return [EventRow(*row) for row in rows]
 
 
 def before(conn: Connection, job_id: JobId, no: int | None, limit: int, kinds: Collection[str]) -> list[EventRow]:
     """Returns the newest events of these kinds, newest first. With `no`, only events with a lower number."""
-    wanted = select(*_COLUMNS).where(events.c.job_id == job_id, events.c.kind.in_([str(kind) for kind in kinds]))
+    wanted = select(*_COLUMNS).where(events.c.job_id == job_id, events.c.kind.in_(kinds))
     if no is not None:
         wanted = wanted.where(events.c.no < no)
     return [EventRow(*row) for row in conn.execute(wanted.order_by(events.c.no.desc()).limit(limit))]
@@ -63,7 +60,7 @@ def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], no
 
 def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
     """Returns True if the service has written exactly this message for a job already."""
-    own = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == kind.value)
+    own = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == kind)
     stored = conn.execute(select(events.c.data).where(*own)).scalars()
     return any(json.loads(data).get("message") == message for data in stored)
 
@@ -87,7 +84,7 @@ def own_row(
 def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
     """Inserts many events of nodes with one statement."""
     if rows:
-        conn.execute(_INSERT, [dict(zip(_NAMES, _values(row), strict=True)) for row in rows])
+        conn.execute(_INSERT, [values_of(row) for row in rows])
 
 
 def insert_dead(conn: Connection, reason: str, raw: str, now: int) -> None:

@@ -237,7 +237,7 @@ def _matching(
         # A literal, because SQLite does not use a partial index if the value is a bound parameter.
         query = query.where(IS_QUEUED)
     elif state is not None:
-        query = query.where(jobs.c.state == state.value)
+        query = query.where(jobs.c.state == state)
     if filter.name is not None:
         query = query.where(jobs.c.name == filter.name)
     if filter.ids is not None:

@@ -14,7 +14,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import ACTIVE, TERMINAL, Desired, JobState, Reason, StopMode, may_move
 from service.store import events, webhooks
 from service.store.database import NewRow, insert_rows
-from service.store.mapping import columns_of, plain, plain_list, values_of
+from service.store.mapping import columns_of, values_of
 from service.store.queue import explained, explanations, shape_of
 from service.store.rows import NO_NEEDS, JobRow
 from service.store.tables import (
@@ -40,23 +40,23 @@ _INSERT_TAGS = insert(job_tags)
 _BY_ID = select(*COLUMNS).where(jobs.c.id == bindparam("job_id"))
 _LOCKED = _BY_ID.with_for_update()
 _ACTIVE = select(*COLUMNS).where(IS_ACTIVE)
-_STOPPING = _ACTIVE.where(jobs.c.state == JobState.STOPPING.value)
+_STOPPING = _ACTIVE.where(jobs.c.state == JobState.STOPPING)
 _MAY_SERVE = (
     select(jobs.c.id, jobs.c.priority, jobs.c.spec)
-    .where(IS_ACTIVE, jobs.c.state == JobState.RUNNING.value, jobs.c.desired == Desired.RUN.value)
+    .where(IS_ACTIVE, jobs.c.state == JobState.RUNNING, jobs.c.desired == Desired.RUN)
     .where(jobs.c.spec.contains('"serve":{', autoescape=True))
 )
 _STARTED_FROM = (
     select(*COLUMNS)
     .join(checkpoints, jobs.c.starts_from == checkpoints.c.id)
     .where(checkpoints.c.job_id == bindparam("job_id"), jobs.c.starts_from.is_not(None))
-    .where(jobs.c.state.not_in(plain_list(TERMINAL)))
+    .where(jobs.c.state.not_in(TERMINAL))
     .order_by(jobs.c.id)
 )
 _STARTED_ELSEWHERE = (
     select(*COLUMNS)
     .where(jobs.c.project == bindparam("project"), jobs.c.starts_from.is_not(None))
-    .where(jobs.c.state.not_in(plain_list(TERMINAL)))
+    .where(jobs.c.state.not_in(TERMINAL))
     .order_by(jobs.c.id)
 )
 _FIND = _BY_ID.where(jobs.c.project == bindparam("project"))
@@ -158,7 +158,7 @@ def move(
     if len(allowed) != len(expect):
         wrong = ", ".join(sorted(set(expect) - set(allowed)))
         raise ValueError(f"a job must not move from {wrong} to {to}: see docs/reference/lifecycle.md")
-    guard = [jobs.c.id == job_id, jobs.c.state.in_(plain_list(allowed))]
+    guard = [jobs.c.id == job_id, jobs.c.state.in_(allowed)]
     if attempt is not None:
         guard.append(jobs.c.attempt == attempt)
     if fence is not None:
@@ -178,14 +178,14 @@ def move(
     statement = (
         update(jobs)
         .where(*guard)
-        .values(version=jobs.c.version + 1, last_no=jobs.c.last_no + int(with_event), **plain(values | columns))
+        .values(version=jobs.c.version + 1, last_no=jobs.c.last_no + int(with_event), **(values | columns))
         .returning(jobs.c.last_no, jobs.c.attempt, jobs.c.project, jobs.c.name, jobs.c.tags, HAS_WEBHOOK)
     )
     moved = conn.execute(statement).one_or_none()
     if moved is None:
         return False
     if with_event:
-        data = {"state": to.value, "reason": reason.value, "message": message}
+        data = {"state": to, "reason": reason, "message": message}
         events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, with_requester(by, data), now, step)
     if moved.has_webhook:
         move = StateChange(
@@ -203,13 +203,13 @@ def with_requester(by: str | None, data: dict[str, Any]) -> dict[str, Any]:
 def change(conn: Connection, job_id: JobId, *, now: int, **columns: Any) -> None:
     """Changes columns of a job other than its state, and increases its version. The caller holds the job's lock."""
     conn.execute(
-        update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1, updated_at=now, **plain(columns))
+        update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1, updated_at=now, **columns)
     )
 
 
 def record(conn: Connection, job_id: JobId, **columns: Any) -> None:
     """Changes columns of a job without increasing its version, for progress, metrics, and the reason of a wait."""
-    conn.execute(update(jobs).where(jobs.c.id == job_id).values(**plain(columns)))
+    conn.execute(update(jobs).where(jobs.c.id == job_id).values(**columns))
 
 
 def replace_tags(conn: Connection, project: str, job_id: JobId, tags: str) -> None:
@@ -243,7 +243,7 @@ def under_way_with(conn: Connection, project: str, text: str) -> JobId | None:
     # Few jobs have not ended, and an index finds them. So the texts of specs need no index.
     query = select(jobs.c.id).where(
         jobs.c.project == project,
-        jobs.c.state.not_in(plain_list(TERMINAL)),
+        jobs.c.state.not_in(TERMINAL),
         jobs.c.spec.contains(text, autoescape=True),
     )
     return conn.execute(query.limit(1)).scalar()
@@ -293,7 +293,7 @@ def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]
 def waiting_counts(conn: Connection) -> dict[str, int]:
     """Returns the numbers of queued jobs of every project, by the reason for their wait."""
     ready_shape = case((jobs.c.not_before.is_(None), jobs.c.shape), else_="").label("ready_shape")
-    queued = select(ready_shape, jobs.c.reason, func.count().label("jobs")).where(jobs.c.state == JobState.QUEUED.value)
+    queued = select(ready_shape, jobs.c.reason, func.count().label("jobs")).where(jobs.c.state == JobState.QUEUED)
     reasons = explanations(conn)
     counts: dict[str, int] = {}
     for row in conn.execute(queued.group_by(ready_shape, jobs.c.reason)):

@@ -19,7 +19,7 @@ REACH = 200_000
 
 _LINES = (
     select(events.c.no, events.c.at, events.c.attempt, events.c.rank, events.c.data)
-    .where(events.c.job_id == bindparam("job_id"), events.c.kind == Kind.LINE.value)
+    .where(events.c.job_id == bindparam("job_id"), events.c.kind == Kind.LINE)
     .where(events.c.no > bindparam("after_no"), events.c.no <= bindparam("to_no"))
     .order_by(events.c.no)
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import fields
-from enum import Enum
 from functools import cache
+from operator import attrgetter
 from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
@@ -61,14 +61,17 @@ def columns_of(table: Table, row_class: type) -> list[Column[Any]]:
 
 
 def values_of(row: Any) -> dict[str, Any]:
-    """Returns the column values of a row. Enums become plain values, because drivers treat them differently."""
+    """Returns the column values of a row. Both drivers store a StrEnum as its text."""
     row_class: Any = type(row)
-    return plain({name: getattr(row, name) for name in _names(row_class)})
+    names, values = _reader(row_class)
+    return dict(zip(names, values(row), strict=True))
 
 
 @cache
-def _names(row_class: type) -> list[str]:
-    return [field.name for field in fields(row_class)]
+def _reader(row_class: type) -> tuple[list[str], Callable[[Any], Any]]:
+    """Returns the names of the fields, and a function that returns all their values."""
+    names = [field.name for field in fields(row_class)]
+    return names, attrgetter(*names)
 
 
 def upsert(table: Table) -> dict[str, Any]:
@@ -82,11 +85,3 @@ def upsert(table: Table) -> dict[str, Any]:
         )
         for dialect, statement in statements.items()
     }
-
-
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-
-
-def plain_list(values: Iterable[Any]) -> list[Any]:
-    return [value.value if isinstance(value, Enum) else value for value in values]

@@ -95,7 +95,7 @@ def explained(column: str) -> ColumnElement[Any]:
     For a ready job, the value is in the row that control writes for all jobs of the same shape. Until control has
     written this row, the job's own column counts.
     """
-    is_ready = and_(jobs.c.state == JobState.QUEUED.value, jobs.c.not_before.is_(None))
+    is_ready = and_(jobs.c.state == JobState.QUEUED, jobs.c.not_before.is_(None))
     of_shape = select(waits.c[column]).where(waits.c.shape == jobs.c.shape, is_ready).correlate(jobs).scalar_subquery()
     return func.coalesce(of_shape, jobs.c[column]).label(column)
 
@@ -202,7 +202,7 @@ def make_due_jobs_ready(conn: Connection, now: int) -> int:
     due = _due(conn, now, MADE_READY_AT_ONCE)
     if not due:
         return 0
-    is_still_due = and_(jobs.c.id.in_(sorted(due)), jobs.c.state == JobState.QUEUED.value)
+    is_still_due = and_(jobs.c.id.in_(sorted(due)), jobs.c.state == JobState.QUEUED)
     return conn.execute(update(jobs).where(is_still_due).values(not_before=None)).rowcount
 
 
@@ -246,7 +246,7 @@ _UNCLAIMED = (
     select(sources.c.job_id, sources.c.attempt, sources.c.source, sources.c.node, jobs.c.fence, sources.c.sent_at)
     .join(jobs, (jobs.c.id == sources.c.job_id) & (jobs.c.attempt == sources.c.attempt))
     # IS_ACTIVE is the condition of a partial index. Without it, SQLite would read all waiting jobs.
-    .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), IS_ACTIVE, jobs.c.state == JobState.STARTING.value)
+    .where(sources.c.ended_at.is_(None), sources.c.claim.is_(None), IS_ACTIVE, jobs.c.state == JobState.STARTING)
 )
 
 

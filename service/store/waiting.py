@@ -79,7 +79,7 @@ _SEEN = (
         jobs.c.shape, explained("reason"), explained("message"), attempts.c.ended_at,
     )
     .outerjoin(attempts, (attempts.c.job_id == jobs.c.id) & (attempts.c.attempt == jobs.c.attempt))
-    .where(jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.state == JobState.QUEUED.value)
+    .where(jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.state == JobState.QUEUED)
 )  # fmt: skip
 _front = _FIRST.subquery("front")
 _IS_BEFORE = or_(
@@ -97,7 +97,7 @@ _delayed = _DELAYED.limit(bindparam("most")).subquery("later")
 _DELAYED_COUNTED = select(_delayed.c.project, func.count().label("jobs")).group_by(_delayed.c.project)
 _own = (
     select(jobs.c.id)
-    .where(jobs.c.project == bindparam("project"), jobs.c.state == JobState.QUEUED.value)
+    .where(jobs.c.project == bindparam("project"), jobs.c.state == JobState.QUEUED)
     .limit(bindparam("most"))
     .subquery()
 )

@@ -152,8 +152,8 @@ def write_deliveries(conn: Connection, change: StateChange, now: int) -> None:
 
 def _delivery(webhook: WebhookRow, change: StateChange, now: int) -> DeliveryRow:
     if webhook.format == OPENAI:
-        return openai_delivery(webhook, f"fine_tuning.job.{change.state.value}", change.job, now)
-    kind = f"job.{change.state.value}"
+        return openai_delivery(webhook, f"fine_tuning.job.{change.state}", change.job, now)
+    kind = f"job.{change.state}"
     return _new(webhook.id, kind, change.job, _body(kind, _data(change), now), now)
 
 
@@ -176,7 +176,7 @@ def ping(conn: Connection, webhook: WebhookRow, now: int) -> DeliveryRow:
 def _wants(webhook: WebhookRow, change: StateChange) -> bool:
     if webhook.format == OPENAI and change.state not in TERMINAL:
         return False
-    if webhook.states is not None and change.state.value not in json.loads(webhook.states):
+    if webhook.states is not None and change.state not in json.loads(webhook.states):
         return False
     return webhook.tags is None or not set(json.loads(webhook.tags)).isdisjoint(json.loads(change.tags))
 
@@ -187,8 +187,8 @@ def _data(change: StateChange) -> dict[str, Any]:
         "project": change.project,
         "name": change.name,
         "tags": json.loads(change.tags),
-        "state": change.state.value,
-        "reason": change.reason.value,
+        "state": change.state,
+        "reason": change.reason,
         "message": change.message,
         "attempt": change.attempt,
         "no": change.no,
