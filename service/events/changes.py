@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from footplate.contract.events import (
     METRIC_KINDS,
-    SERVICE_SOURCE,
     CheckpointData,
     DoData,
     DoneData,
@@ -30,9 +29,8 @@ from service.events.entries import Batch, IncomingEvent
 from service.events.row_limits import failure_of, latest, result_of
 from service.jobs.beat import holds
 from service.jobs.conclude import Effects
-from service.store import checkpoints
+from service.store import checkpoints, events
 from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow
-from service.store.times import text_of
 
 
 @dataclass(slots=True)
@@ -133,12 +131,8 @@ class Collector:
         self.changes.no += 1
         text = f"events {first} to {last} of attempt {source.attempt} are lost: the node's journal does not have them"
         data = {"message": text, "source": source.source, "from": first, "to": last, "reason": "not_in_journal"}
-        self.changes.rows.append(
-            EventRow(
-                self.job.id, self.changes.no, source.attempt, SERVICE_SOURCE, self.changes.no, 0, Kind.GAP,
-                text_of(self.now), None, None, json.dumps(data),
-            )
-        )  # fmt: skip
+        gap = events.own_event(self.job.id, self.changes.no, source.attempt, Kind.GAP, data, self.now)
+        self.changes.rows.append(gap)
 
     def _keep(self, event: IncomingEvent, changed: SourceChanges, done: IngestEffects) -> None:
         if self.job.state.is_terminal:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from footplate.contract.events import SERVICE_SOURCE, Kind, ProgressData, json_safe
+from footplate.contract.events import Kind, ProgressData, json_safe
 from footplate.contract.ids import Fence, new_job_id
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.machine import Retry
@@ -26,8 +26,7 @@ from service.jobs.submit import new_job
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, webhooks
 from service.store.database import insert_rows
-from service.store.rows import NO_NEEDS, AttemptRow, EventRow, JobRow, loads
-from service.store.times import text_of
+from service.store.rows import NO_NEEDS, AttemptRow, JobRow, loads
 from service.store.webhooks import StateChange
 
 MOST_STEPS = 2**63 - 1
@@ -99,9 +98,8 @@ def _begin(conn: Connection, project: str, run: str, now: int) -> JobRow:
     insert_rows(conn, jobs.rows_of(job))
     attempt = AttemptRow(job.id, ATTEMPT, job.fence, now, now, now, None, None, None, None, None, 0)
     attempts.insert_attempt(conn, attempt, [])
-    events.insert_own(
-        conn, job.id, 1, ATTEMPT, Kind.STATE, {"state": job.state, "reason": job.reason, "message": None}, now
-    )
+    data = {"state": job.state, "reason": job.reason, "message": None}
+    events.insert_many(conn, [events.own_event(job.id, 1, ATTEMPT, Kind.STATE, data, now)])
     move = StateChange(job.id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
     webhooks.write_deliveries(conn, move, now)
     return job
@@ -122,12 +120,10 @@ def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
         if not data:
             continue
         no += 1
-        at, text = text_of(now), json.dumps(data)
-        rows.append(
-            EventRow(job.id, no, ATTEMPT, SERVICE_SOURCE, no, 0, kind, at, progress.step, progress.epoch, text)
-        )
+        row = events.own_event(job.id, no, ATTEMPT, kind, data, now, step=progress.step, epoch=progress.epoch)
+        rows.append(row)
         if kind is not Kind.PROGRESS:
-            points.take(ATTEMPT, no, at, progress.step, progress.epoch, data)
+            points.take(ATTEMPT, no, row.at, progress.step, progress.epoch, data)
     events.insert_many(conn, rows)
     curves.keep(conn, {job.id: points})
     shown, _ = latest(before, metrics)

@@ -42,8 +42,7 @@ def amend(
     columns = {COLUMNS[name][0]: COLUMNS[name][1](value) for name, value in changes.items()}
     if columns:
         jobs.change(conn, job_id, now=now, **columns)
-        note = jobs.with_requester(by, {"message": f"changed: {', '.join(changes)}"})
-        events.append(conn, job_id, Kind.NOTE, note, now)
+        events.append(conn, job_id, Kind.NOTE, {"message": f"changed: {', '.join(changes)}"}, now, by=by)
     if "tags" in columns:
         jobs.replace_tags(conn, project, job_id, columns["tags"])
     return jobs.get(conn, project, job_id)

@@ -74,7 +74,7 @@ def drop(
     frees = next(other for other in rows if other.path == row.path).bytes
     checkpoints.mark(conn, job_id, [row.path], DELETING)
     text = f"checkpoint {row.id}, of step {row.step}, was deleted and frees {frees:,} bytes"
-    events.append(conn, job_id, Kind.NOTE, jobs.with_requester(by, {"message": text, "checkpoint": row.id}), now)
+    events.append(conn, job_id, Kind.NOTE, {"message": text, "checkpoint": row.id}, now, by=by)
     return CheckpointDeletion(replace(row, status=DELETING), frees)
 
 
@@ -163,4 +163,4 @@ def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> Checkpoin
 
 def _add_note(conn: Connection, row: CheckpointRow, what: str, by: str | None, now: int) -> None:
     data = {"message": f"checkpoint {row.id}, of step {row.step}, is {what}", "checkpoint": row.id}
-    events.append(conn, row.job_id, Kind.NOTE, jobs.with_requester(by, data), now)
+    events.append(conn, row.job_id, Kind.NOTE, data, now, by=by)

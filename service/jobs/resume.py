@@ -107,7 +107,7 @@ def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, column
     why = {"reason": Reason.RESUMED, "message": "the job is queued again as soon as it has stopped"}
     jobs.change(conn, job.id, now=now, **why, **columns)
     data = {"state": job.state, **why}
-    events.append(conn, job.id, Kind.STATE, jobs.with_requester(by, data), now)
+    events.append(conn, job.id, Kind.STATE, data, now, by=by)
 
 
 def _require_held(conn: Connection, job: JobRow, changes: Resume) -> None:

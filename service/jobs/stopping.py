@@ -74,7 +74,7 @@ def request_stop(
     columns["stop_deadline"] = min(deadline, job.stop_deadline or deadline)
     jobs.change(conn, job.id, now=now, reason=reason, message=message, **columns)
     data = {"state": job.state, "reason": reason, "message": message}
-    events.append(conn, job.id, Kind.STATE, jobs.with_requester(by, data), now)
+    events.append(conn, job.id, Kind.STATE, data, now, by=by)
 
 
 _STATES = {JobState.SUCCEEDED: "has succeeded", JobState.FAILED: "has failed", JobState.CANCELLED: "was cancelled"}

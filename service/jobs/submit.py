@@ -105,11 +105,10 @@ class Submission:
         data: dict[str, Any] = {"state": job.state, "reason": job.reason, "message": None}
         if self.traceparent is not None:
             data["traceparent"] = self.traceparent
-        rows = jobs.rows_of(job)
-        rows.append(events.own_row(job.id, 1, 0, Kind.STATE, jobs.with_requester(self.by, data), self.now))
+        own = [events.own_event(job.id, 1, 0, Kind.STATE, data, self.now, by=self.by)]
         if self.note is not None:
-            rows.append(events.own_row(job.id, 2, 0, Kind.NOTE, jobs.with_requester(self.by, self.note), self.now))
-        return rows
+            own.append(events.own_event(job.id, 2, 0, Kind.NOTE, self.note, self.now, by=self.by))
+        return [*jobs.rows_of(job), *map(events.new_row, own)]
 
 
 def _written(submitted: Submitted) -> Submitted:

@@ -49,12 +49,14 @@ def before(conn: Connection, job_id: JobId, no: int | None, limit: int, kinds: C
     return [EventRow(*row) for row in conn.execute(wanted.order_by(events.c.no.desc()).limit(limit))]
 
 
-def append(conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], now: int) -> int | None:
+def append(
+    conn: Connection, job_id: JobId, kind: Kind, data: dict[str, Any], now: int, *, by: str | None = None
+) -> int | None:
     """Writes an event of the service, and returns its number in the job. Returns None if the job does not exist."""
     row = conn.execute(_NEXT_NO, {"id_": job_id}).one_or_none()
     if row is None:
         return None
-    insert_own(conn, job_id, row.last_no, row.attempt, kind, data, now)
+    insert_many(conn, [own_event(job_id, row.last_no, row.attempt, kind, data, now, by=by)])
     return int(row.last_no)
 
 
@@ -65,24 +67,24 @@ def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
     return any(json.loads(data).get("message") == message for data in stored)
 
 
-def insert_own(
-    conn: Connection, job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int,
-    step: int | None = None,
-) -> None:  # fmt: skip
-    """Writes an event of the service with the number `no`, to which the caller has already set the job's last_no."""
-    conn.execute(*own_row(job_id, no, attempt, kind, data, now, step))
+def own_event(
+    job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int, *, by: str | None = None,
+    step: int | None = None, epoch: float | None = None,
+) -> EventRow:  # fmt: skip
+    """Returns an event of the service. `by` is the name of the key whose request caused the event, if there is a key.
+
+    The caller sets the job's last_no to `no`.
+    """
+    text = json.dumps(data if by is None else {**data, "by": by})
+    return EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), step, epoch, text)
 
 
-def own_row(
-    job_id: JobId, no: int, attempt: int, kind: Kind, data: dict[str, Any], now: int, step: int | None = None
-) -> NewRow:
-    """Returns the row of an event of the service's own."""
-    row = EventRow(job_id, no, attempt, SERVICE_SOURCE, no, 0, kind, text_of(now), step, None, json.dumps(data))
-    return _INSERT, values_of(row)
+def new_row(event: EventRow) -> NewRow:
+    return _INSERT, values_of(event)
 
 
 def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
-    """Inserts many events of nodes with one statement."""
+    """Inserts many events with one statement."""
     if rows:
         conn.execute(_INSERT, [values_of(row) for row in rows])
 

@@ -186,7 +186,8 @@ def move(
         return False
     if with_event:
         data = {"state": to, "reason": reason, "message": message}
-        events.insert_own(conn, job_id, moved.last_no, moved.attempt, Kind.STATE, with_requester(by, data), now, step)
+        event = events.own_event(job_id, moved.last_no, moved.attempt, Kind.STATE, data, now, by=by, step=step)
+        events.insert_many(conn, [event])
     if moved.has_webhook:
         move = StateChange(
             job_id, moved.project, moved.name or None, moved.tags, to, reason, message, moved.attempt, moved.last_no
@@ -195,16 +196,9 @@ def move(
     return True
 
 
-def with_requester(by: str | None, data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data of an event with the name of the key whose request caused the event, if there is a key."""
-    return data if by is None else {**data, "by": by}
-
-
 def change(conn: Connection, job_id: JobId, *, now: int, **columns: Any) -> None:
     """Changes columns of a job other than its state, and increases its version. The caller holds the job's lock."""
-    conn.execute(
-        update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1, updated_at=now, **columns)
-    )
+    conn.execute(update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1, updated_at=now, **columns))
 
 
 def record(conn: Connection, job_id: JobId, **columns: Any) -> None:
