@@ -111,7 +111,7 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
     row = _row(conn, beat, previous, now)
     changed = _keep(conn, row, previous)
     effects = NodeBeatEffects(reply=_reply(conn, beat, row), has_new_capacity=changed and row.takes_work)
-    for source in nodes.open_on(conn, beat.node):
+    for source in attempts.open_sources(conn, [beat.node]):
         if source.claim is not None and source.boot != beat.boot:
             lose(conn, source.job_id, source.attempt, "its node was started again", now, settings, effects)
         elif any(

@@ -10,17 +10,15 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from footplate.contract.errors import FootplateError, NotFound
 from footplate.contract.ids import NodeId
+from service.store import attempts
 from service.store.mapping import columns_of, values_of
-from service.store.rows import NodeRow, SourceRow
+from service.store.rows import NodeRow
 from service.store.tables import catalogues as catalogue_table
 from service.store.tables import nodes, sources
 
 _COLUMNS = columns_of(nodes, NodeRow)
 _GET = select(*_COLUMNS).where(nodes.c.id == bindparam("node_id"))
 _ALL = select(*_COLUMNS).order_by(nodes.c.name, nodes.c.id)
-_OPEN_ON = select(*columns_of(sources, SourceRow)).where(
-    sources.c.node == bindparam("node_id"), sources.c.ended_at.is_(None)
-)
 _TO_DRAIN = select(nodes.c.id).where(nodes.c.drain_requested.is_(True)).order_by(nodes.c.id)
 _HOLDING = select(sources.c.node).where(sources.c.ended_at.is_(None))
 _REMOVABLE = (nodes.c.lost.is_(True), nodes.c.id.not_in(_HOLDING))
@@ -82,7 +80,7 @@ def remove(conn: Connection, node_id: NodeId) -> NodeRow:
     if conn.execute(delete(nodes).where(nodes.c.id == node_id, *_REMOVABLE)).rowcount:
         return node
     node = get(conn, node_id)
-    if held := sorted({source.job_id for source in open_on(conn, node_id)}):
+    if held := sorted({source.job_id for source in attempts.open_sources(conn, [node_id])}):
         why, hint = f"holds attempts of {', '.join(held)}", "wait until these attempts have ended or are declared lost"
     else:
         why, hint = "sends heartbeats", "stop its worker, and remove the node when `GET /nodes` shows it as lost"
@@ -96,11 +94,6 @@ def mark_draining(conn: Connection, node_id: NodeId, boot: str) -> None:
     """
     is_own_drain = (nodes.c.id == node_id, nodes.c.boot == boot, nodes.c.drain_requested.is_(False))
     conn.execute(update(nodes).where(*is_own_drain).values(draining=True))
-
-
-def open_on(conn: Connection, node_id: NodeId) -> list[SourceRow]:
-    """Returns the shares of attempts on one node that have not ended."""
-    return [SourceRow(*row) for row in conn.execute(_OPEN_ON, {"node_id": node_id})]
 
 
 def knows_catalogue(conn: Connection, digest: str) -> bool:
