@@ -168,10 +168,7 @@ async def _session(services: Services, model_request: ModelRequest, *, shares: b
     if served.session is not None:
         return served
     spec = await in_thread_if_large(LARGE, lambda: session_spec(served))
-    has_webhook = services.webhooks.may_have_webhook(services.project)
-    write = partial(
-        open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
-    )
+    write = partial(open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by)
     opened = await services.db.write(write)
     services.wake_control()
     return opened

@@ -41,10 +41,7 @@ async def export_job(request: Request, response: Response, job: JobPath) -> Job:
     body = await read_model(request, NewExport)
     served = await services.db.read(partial(find, project=services.project, job_id=job_id(job), name=body.checkpoint))
     spec = await in_thread_if_large(LARGE, lambda: export_spec(served, merge=body.merge))
-    has_webhook = services.webhooks.may_have_webhook(services.project)
-    write = partial(
-        start_export, served=served, spec=spec, now=now_ms(), by=services.caller.by, has_webhook=has_webhook
-    )
+    write = partial(start_export, served=served, spec=spec, now=now_ms(), by=services.caller.by)
     row = await services.db.write(write)
     services.wake_control()
     response.headers.update({"Location": f"/jobs/{row.id}", "ETag": etag(row.version)})

@@ -95,7 +95,7 @@ def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, sha
 
 
 def open_session(
-    conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
+    conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None
 ) -> ServedCheckpoint:
     """Submits a session for the checkpoint, unless another request has opened one meanwhile. Returns the session."""
     # While the job is locked, no other request opens a session and no rotation deletes the checkpoint.
@@ -108,24 +108,25 @@ def open_session(
     message = (
         f"answers requests with checkpoint {served.checkpoint.id} of job {job.id}, of step {served.checkpoint.step}"
     )
-    submission = Submission(
-        project=job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(), by=by,
-        note={"message": message, "code": "serving", "job": job.id}, has_webhook=has_webhook,
-    )  # fmt: skip
-    return replace(again, name=served.name, session=submission(conn).job)
+    session = _submit(conn, job, spec, now, code="serving", message=message, by=by)
+    return replace(again, name=served.name, session=session)
 
 
-def start_export(
-    conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None, has_webhook: bool
-) -> JobRow:
+def start_export(conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None) -> JobRow:
     """Submits the job that exports the checkpoint."""
-    jobs.lock_for_user(conn, served.job.project, served.job.id)
-    checkpoint = served.checkpoint
-    message = f"exports checkpoint {checkpoint.id} of job {served.job.id}, of step {checkpoint.step}"
-    note = {"message": message, "code": "export", "job": served.job.id}
+    job = jobs.lock_for_user(conn, served.job.project, served.job.id)
+    message = f"exports checkpoint {served.checkpoint.id} of job {job.id}, of step {served.checkpoint.step}"
+    return _submit(conn, job, spec, now, code="export", message=message, by=by)
+
+
+def _submit(
+    conn: Connection, source: JobRow, spec: JobSpec, now: int, *, code: str, message: str, by: str | None
+) -> JobRow:
+    """Submits a job that uses a checkpoint of `source`, with a note that says so."""
+    note = {"message": message, "code": code, "job": source.id}
     submission = Submission(
-        project=served.job.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(),
-        by=by, note=note, has_webhook=has_webhook,
+        project=source.project, spec=spec, spec_json=spec.model_dump_json(), now=now, job_id=new_job_id(), by=by,
+        note=note,
     )  # fmt: skip
     return submission(conn).job
 
