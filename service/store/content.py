@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from footplate.contract.errors import NotFound
-from service.store.mapping import columns_of, values_of
+from service.store.mapping import columns_of, insert_if_new, values_of
 from service.store.rows import BundleRow, FileRow
 from service.store.tables import bundles, files
 
@@ -33,10 +32,6 @@ class ContentTable(Generic[Row]):
         self._rows = select(*columns_of(table, row_class))
         self._newest = (table.c.created_at.desc(), self._key.desc())
         self._oldest = (table.c.created_at.asc(), self._key.asc())
-        self._keep: dict[str, Any] = {
-            "sqlite": sqlite.insert(table).on_conflict_do_nothing().returning(self._key),
-            "postgresql": postgresql.insert(table).on_conflict_do_nothing().returning(self._key),
-        }
 
     def keep(self, conn: Connection, row: Row, put: Callable[[], None]) -> tuple[Row, bool]:
         """Stores a row and returns it, with True if it is new in this project.
@@ -44,8 +39,7 @@ class ContentTable(Generic[Row]):
         `put` writes the row's file into the artifact store, unless the file exists. It may be called again.
         """
         values = values_of(row)
-        # A row is returned only if it was inserted. PostgreSQL's driver does not count the rows of this statement.
-        is_new = conn.execute(self._keep[conn.dialect.name], values).one_or_none() is not None
+        is_new = insert_if_new(conn, self._table, row)
         put()
         return self.get(conn, values["project"], values[self._key.name]), is_new
 

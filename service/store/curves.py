@@ -13,7 +13,6 @@ from service.store.mapping import upsert, values_of
 from service.store.rows import BucketRow, CurveRow
 from service.store.tables import curve_buckets, curves
 
-_SAVE = upsert(curves)
 _ADD = insert(curve_buckets)
 _OF_JOB = (
     select(curves.c.attempt, curves.c.name, curves.c.body, curves.c.until)
@@ -66,7 +65,7 @@ def of_job(conn: Connection, job_id: JobId, names: Collection[str] | None = None
 
 def save(conn: Connection, rows: Iterable[CurveRow]) -> None:
     if values := list(map(values_of, rows)):
-        conn.execute(_SAVE[conn.dialect.name], values)
+        upsert(conn, curves, values)
 
 
 def end_at(conn: Connection, job_id: JobId, step: int, *, before: int) -> None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
-from service.store.mapping import columns_of, values_of
+from service.store.mapping import columns_of, insert_if_new
 from service.store.rows import IdempotencyRow
 from service.store.tables import idempotency
 
 _COLUMNS = columns_of(idempotency, IdempotencyRow)
-_TAKE: dict[str, Any] = {
-    "sqlite": sqlite.insert(idempotency).on_conflict_do_nothing().returning(idempotency.c.key),
-    "postgresql": postgresql.insert(idempotency).on_conflict_do_nothing().returning(idempotency.c.key),
-}
 
 
 def take(conn: Connection, row: IdempotencyRow) -> IdempotencyRow:
@@ -23,7 +16,7 @@ def take(conn: Connection, row: IdempotencyRow) -> IdempotencyRow:
 
     Waits for a concurrent transaction that stores the same key.
     """
-    if conn.execute(_TAKE[conn.dialect.name], values_of(row)).one_or_none() is not None:
+    if insert_if_new(conn, idempotency, row):
         return row
     holder = find(conn, row.project, row.key)
     assert holder is not None, "another transaction has committed the key, or this insert would have succeeded"

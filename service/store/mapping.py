@@ -1,4 +1,4 @@
-"""Makes tables of frozen dataclasses, and converts between the dataclasses and rows of their tables."""
+"""Makes tables of frozen dataclasses, converts between these and rows, and inserts rows that may exist already."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
-from sqlalchemy import Boolean, Column, Float, Integer, MetaData, String, Table
+from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
@@ -74,14 +74,28 @@ def _reader(row_class: type) -> tuple[list[str], Callable[[Any], Any]]:
     return names, attrgetter(*names)
 
 
-def upsert(table: Table) -> dict[str, Any]:
-    """Returns an INSERT for each dialect. If a row has the same primary key already, its other columns are replaced."""
-    statements: dict[str, Any] = {"sqlite": sqlite.insert(table), "postgresql": postgresql.insert(table)}
-    key = [column.name for column in table.primary_key]
-    others = [column.name for column in table.c if column.name not in key]
-    return {
-        dialect: statement.on_conflict_do_update(
-            index_elements=key, set_={name: statement.excluded[name] for name in others}
-        )
-        for dialect, statement in statements.items()
-    }
+_INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+"""The INSERT of each dialect. Only a dialect's own INSERT can say what happens to a row that exists already."""
+
+
+def insert_if_new(conn: Connection, table: Table, row: Any) -> bool:
+    """Inserts a row, and returns True. Returns False if the table has a row with this primary key."""
+    # A row is returned only if it was inserted. PostgreSQL's driver does not count the rows of this statement.
+    return conn.execute(_insert_if_new(table, conn.dialect.name), values_of(row)).one_or_none() is not None
+
+
+@cache
+def _insert_if_new(table: Table, dialect: str) -> Any:
+    return _INSERTS[dialect](table).on_conflict_do_nothing().returning(*table.primary_key)
+
+
+def upsert(conn: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Inserts rows. If a row has the same primary key already, its other columns are replaced."""
+    conn.execute(_upsert(table, conn.dialect.name), rows)
+
+
+@cache
+def _upsert(table: Table, dialect: str) -> Any:
+    statement = _INSERTS[dialect](table)
+    replaced = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
+    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=replaced)

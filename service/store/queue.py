@@ -218,7 +218,6 @@ def _due(conn: Connection, now: int, most: int) -> list[JobId]:
 # Why the other jobs wait ----------------------------------------------------------------------------------------------
 
 _EXPLANATIONS = select(waits.c.shape, waits.c.reason, waits.c.message)
-_SAVE_WAITS = upsert(waits)
 
 
 def explanations(conn: Connection) -> dict[str, tuple[str, str]]:
@@ -237,7 +236,7 @@ def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Coll
         rows = [
             {"shape": shape, "reason": reason, "message": text} for shape, (reason, text) in sorted(changed.items())
         ]
-        conn.execute(_SAVE_WAITS[conn.dialect.name], rows)
+        upsert(conn, waits, rows)
 
 
 # Celery messages ------------------------------------------------------------------------------------------------------
