@@ -117,10 +117,13 @@ def remember(sha256: str, rows: CheckedRows) -> None:
 
 def checked_once(sha256: str, opened: Callable[[], IO[bytes]], parameter: str) -> CheckedRows:
     """Checks a stored file as `check_upload` does, unless this process has checked the same content before."""
-    if sha256 not in _CHECKED:
+    # Another thread may clear the results meanwhile.
+    rows = _CHECKED.get(sha256)
+    if rows is None:
         with opened() as file:
-            remember(sha256, check_upload(file, parameter))
-    return _CHECKED[sha256]
+            rows = check_upload(file, parameter)
+        remember(sha256, rows)
+    return rows
 
 
 def _refused(parameter: str, detail: str) -> InvalidRows:
@@ -154,6 +157,12 @@ def _object(line: bytes) -> Row:
         raise _Wrong(f"is not JSON: {str(error)[:120]}") from error
     if not isinstance(row, dict):
         raise _Wrong(f"is {kind_of(row)}, and an object is needed")
+    if b"\\ud" in line.lower():
+        try:
+            json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(error.object[error.start]):04x}"
+            raise _Wrong(f"has {half}, half of a surrogate pair, which is not a character and has no tokens") from error
     return row
 
 
@@ -173,6 +182,7 @@ def _format_of(row: Row) -> Format:
 
 def _check_chat(row: Row) -> None:
     _only(row, _CHAT_KEYS)
+    _check_functions(row, "tools")
     _check_messages(row["messages"], "messages", known=MESSAGE_KEYS | {"weight"})
     if row["messages"][-1]["role"] != "assistant":
         raise _Wrong("messages: the last message must be from the assistant")
@@ -199,6 +209,7 @@ def _check_preference(row: Row) -> None:
     if not isinstance(question, dict):
         raise _Wrong(f"input: {_is(row, 'input')}, and an object with messages is needed")
     _only(question, _CHAT_KEYS, "input.")
+    _check_functions(question, "tools", "input.")
     _check_messages(question.get("messages"), "input.messages")
     for name in ("preferred_output", "non_preferred_output"):
         _check_messages(row.get(name), name, follows=True)
@@ -226,6 +237,7 @@ def _check_messages(
             raise _Wrong(f"{here}: a {role} message must come first, and this one follows {before}")
         if role == "tool" and not has_calls:
             raise _Wrong(f"{here}: a tool message must follow an assistant's tool_calls, and this one follows {before}")
+        _check_functions(message, "tool_calls", f"{here}.")
         calls = message.get("tool_calls")
         try:
             content = text_of(message.get("content"))
@@ -235,6 +247,20 @@ def _check_messages(
             raise _Wrong(f"{here}.content: {_is(message, 'content')}, and text is needed")
         has_calls = bool(calls) if role == "assistant" else has_calls and role == "tool"
         before = role
+
+
+def _check_functions(value: Row, name: str, where: str = "") -> None:
+    """Raises _Wrong for tools, or calls of tools, whose functions a chat template cannot write."""
+    functions = value.get(name)
+    if functions is None:
+        return
+    if not isinstance(functions, list):
+        raise _Wrong(f"{where}{name}: {_is(value, name)}, and a list is needed")
+    for index, item in enumerate(functions):
+        function = item.get("function") if isinstance(item, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            form = '{"type": "function", "function": {"name": …}}'
+            raise _Wrong(f"{where}{name}[{index}]: has no function with a name; the form is {form}")
 
 
 def _only(value: Row, field_names: frozenset[str], where: str = "") -> None:

@@ -31,7 +31,7 @@ def lines(*rows: Any) -> io.BytesIO:
     [
         (CHAT, "chat"),
         ({"messages": [USER, CALL, TOOL, ANSWER], "tools": []}, "chat"),
-        ({"messages": [PARTS, ANSWER]}, "chat"),
+        ({"messages": [PARTS, {"role": "assistant", "content": "😀 \\ud83d"}]}, "chat"),
         ({"messages": [USER, {**ANSWER, "weight": 0}, USER, {**ANSWER, "weight": 1}]}, "chat"),
         ({"prompt": "2 + 2?", "completion": "4"}, "completions"),
         (PAIR, "preference"),
@@ -64,6 +64,11 @@ def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) ->
         ({"messages": [{"role": "user", "content": ["Hi"]}, ANSWER]}, "messages[0].content: part 0 has no type"),
         ({"messages": [{"role": "user", "content": [{**TEXT, "id": 1}]}, ANSWER]}, "part 0 has the field 'id'"),
         ({**CHAT, "functions": []}, "functions: is not supported"),
+        ({**CHAT, "tools": {"name": "f"}}, "tools: is an object, and a list is needed"),
+        ({**CHAT, "tools": [{"type": "function"}]}, "tools[0]: has no function with a name"),
+        ({"messages": [USER, {**CALL, "tool_calls": "f"}]}, "messages[1].tool_calls: is a string"),
+        ({"messages": [USER, {**CALL, "tool_calls": ["f"]}]}, "messages[1].tool_calls[0]: has no function"),
+        ({"messages": [USER, {"role": "assistant", "content": "\ud83d"}]}, "has \\ud83d, half of a surrogate pair"),
         (PAIR, "line 3: has a preferred and a non-preferred output, but the first row ends with"),
     ],
 )  # fmt: skip
