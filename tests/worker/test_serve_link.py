@@ -49,6 +49,10 @@ class Linked:
         assert popped is not None, f"no answer arrived for {name}"
         return AnswerPiece.model_validate_json(popped[1])
 
+    def pieces(self, name: str) -> list[bytes]:
+        stored: Any = self.client.lrange(keys.serving_answer(name), 0, -1)
+        return list(stored)
+
     def end_process(self) -> None:
         self._lines.close()
         self.process.close()
@@ -137,6 +141,28 @@ def test_requests_of_a_process_that_dies_are_answered_with_an_error(linked: Link
     assert (error.kind, error.data["code"]) == (AnswerPieceKind.ERROR, "serving_ended")
     assert linked.session in error.data["message"]
     assert linked.answer("b").kind is AnswerPieceKind.AGAIN
+
+
+def test_an_answer_of_which_redis_refused_a_part_does_not_end_as_if_it_were_whole(linked: Linked) -> None:
+    linked.be_ready()
+    linked.ask("a")
+    linked.next_request()
+    linked.send_piece("a", AnswerPieceKind.STARTED)
+    assert linked.answer("a").kind is AnswerPieceKind.STARTED
+    linked.client.config_set("maxmemory", 1)
+    linked.send_piece("a", AnswerPieceKind.CHUNK, index=0, text="at")
+    assert linked.next_request() == {"id": "a", "kind": "again", "data": {}}, "the process is told to stop"
+    linked.client.config_set("maxmemory", 0)
+
+    linked.send_piece("a", AnswerPieceKind.CHUNK, index=0, text=" dawn")
+    linked.send_piece("a", AnswerPieceKind.DONE)
+    linked.ask("b")
+    linked.next_request()
+    linked.send_piece("b", AnswerPieceKind.DONE)
+
+    assert linked.answer("b").kind is AnswerPieceKind.DONE
+    kinds = [AnswerPiece.model_validate_json(piece).kind for piece in linked.pieces("a")]
+    assert kinds in ([], [AnswerPieceKind.ERROR])
 
 
 def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:

@@ -39,6 +39,7 @@ POP_SECONDS = 1.0
 FULL_SECONDS = 0.05
 """The interval at which withdrawals are read while the process has no room for another request."""
 READ_BYTES = 256 * 1024
+ENDED = "the serving process ended before the answer was complete"
 
 
 class ServeLink:
@@ -118,7 +119,7 @@ class ServeLink:
             self._taken[request] = False
         self._fetch_adapter_of(body)
         if self._closing.is_set() or not self._send(body):
-            self._end(request)
+            self._end(request, ENDED)
 
     def _fetch_adapter_of(self, body: bytes) -> None:
         """Waits until the adapter that the request needs is on this node. Meanwhile reports that the session lives."""
@@ -155,11 +156,13 @@ class ServeLink:
                 self._failures.failed("cannot deliver a part of an answer: %s", error)
                 for piece in pieces:
                     self._withdraw(piece.id)
+                    # Without this piece, the answer would have a gap that its client could not notice.
+                    self._end(piece.id, "a part of the answer was lost, because Redis failed")
         self._closing.set()
         self._is_ready.set()
         self._has_room.set()
         for request in list(self._taken):
-            self._end(request)
+            self._end(request, ENDED)
 
     def _pieces(self) -> Iterator[list[AnswerPiece]]:
         """Reads messages from the serving process until that process closes the socket or sends one that is too long.
@@ -209,8 +212,8 @@ class ServeLink:
                 pipeline.expire(keys.serving_answer(piece.id), keys.SERVING_SECONDS)
             pipeline.execute()
 
-    def _end(self, request: str) -> None:
-        """Ends a request after the serving process has ended.
+    def _end(self, request: str, why: str) -> None:
+        """Ends a request whose answer cannot be completed. Later pieces of the answer are dropped.
 
         A request whose answer has begun gets an error. Any other request is sent to another session.
         """
@@ -218,8 +221,8 @@ class ServeLink:
             is_started = self._taken.pop(request, None)
         if is_started is None:
             return
-        message = "the serving process ended before the answer was complete"
-        data = {"code": "serving_ended", "message": f"{message}: GET /jobs/{self._session} says why"}
+        self._has_room.set()
+        data = {"code": "serving_ended", "message": f"{why}: GET /jobs/{self._session} shows the session"}
         piece = AnswerPiece(id=request, kind=AnswerPieceKind.ERROR, data=data) if is_started else None
         with suppress(*REDIS_ERRORS):
             self._push([piece or AnswerPiece(id=request, kind=AnswerPieceKind.AGAIN)])
