@@ -248,6 +248,11 @@ def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> No
     assert answer["prompt_tokens"] == len(tokens)
     [predicted] = gpt.predict({"messages": messages}, max_tokens=5)
     assert predicted["text"] == answer["choices"][0]["text"]
+    parts = [{"role": "developer", "content": [{"type": "text", "text": "the film is"}]}]
+    assert gpt.predict({"messages": parts}, max_tokens=5) == [predicted], "chats and training join the parts, too"
+    for wrong in (["the film"], [{"role": "user", "content": [{"type": "image_url"}]}]):
+        image = gpt.refusal("predict", inputs=[{"messages": wrong}], parameters={"temperature": 0.0, "top_p": 1.0})
+        assert image["code"] == "bad_messages"
     refused = gpt.send("complete", messages=[{"role": "user", "content": None}], max_tokens=5, **GREEDY)
     beside = gpt.send("complete", prompts=["the film is"], max_tokens=5, **GREEDY)
     assert gpt.last(refused).data["code"] == "bad_messages"

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from footplate.components.maps import name_classes
+from footplate.contract.conversations import plain
 from footplate.contract.host.file_roots import Roots
 from footplate.runtime.build import apply_maps
 from footplate.runtime.predictions import arrays_of
@@ -111,7 +112,7 @@ class Predictions:
             return
         for number, value in enumerate(inputs):
             if isinstance(value, dict) and isinstance(value.get("messages"), list):
-                yield self._texts.prompt_of(value["messages"]), ()
+                yield self._texts.prompt_of(_conversation(value["messages"], number)), ()
             elif isinstance(prompt := value.get("prompt") if isinstance(value, dict) else value, str):
                 tokens = self._texts.tokens_of(prompt)
                 yield tokens, self._texts.end_of(tokens)
@@ -121,6 +122,19 @@ class Predictions:
                     code="bad_input",
                     hint='for example "Once upon a time", or {"messages": [{"role": "user", "content": "Hello"}]}',
                 )
+
+
+def _conversation(messages: list[Any], number: int) -> list[dict[str, Any]]:
+    """Returns the messages of an input in the form in which chats and training give them to the chat template."""
+    try:
+        if all(isinstance(message, dict) for message in messages):
+            return [plain(message) for message in messages]
+        detail = "a message is not an object"
+    except ValueError as error:
+        detail = f"the content of a message {error}"
+    raise CannotAnswer(
+        f"input {number}: {detail}", code="bad_messages", hint='for example {"role": "user", "content": "Hello"}'
+    )
 
 
 def _arrays(name: str, value: Any) -> dict[str, Any]:
