@@ -240,6 +240,28 @@ def test_equal_seeds_draw_equal_texts(gpt: ServedModel) -> None:
     assert almost_zero == zero
 
 
+def test_a_seeded_request_does_not_decide_what_later_requests_draw(gpt: ServedModel) -> None:
+    drawn = {"prompts": ["the film"], "max_tokens": 12, **GREEDY, "temperature": 1.0}
+    texts = []
+    for _ in range(2):
+        gpt.ask("complete", **{**drawn, "seed": 3})
+        texts.append(gpt.ask("complete", **drawn)["choices"][0]["text"])
+
+    assert texts[0] != texts[1]
+
+
+def test_each_session_draws_other_texts(folder: Path) -> None:
+    texts = []
+    for _ in range(2):
+        # A job's process sets the generators by the job's seed before it makes the model.
+        torch.manual_seed(2)
+        with served(folder, GPT, max_tokens=40) as model:
+            asked = {"prompts": ["the film"], "max_tokens": 12, **GREEDY, "temperature": 1.0}
+            texts.append(model.ask("complete", **asked)["choices"][0]["text"])
+
+    assert texts[0] != texts[1]
+
+
 def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> None:
     messages = [{"role": "user", "content": "the film is"}]
     answer = gpt.ask("complete", messages=messages, max_tokens=5, **GREEDY)

@@ -181,6 +181,8 @@ class Session:
         self._has_lost_gpu = False
 
     def run(self) -> DoneData:
+        # The job's seed has set the generators. With it, each session would draw the same texts.
+        torch.seed()
         self._send(AnswerPiece(id="", kind=AnswerPieceKind.ALIVE))
         started_at, last_work_at = time.monotonic(), None
         while not self._emit.asked_to_stop():

@@ -196,16 +196,18 @@ class Texts:
         self, texts: Sequence[Text], temperature: float, top_p: float, seed: int | None, clients: Clients
     ) -> None:
         """Generates all texts, together if they fit. A temperature of 0 always takes the likeliest token."""
-        if seed is not None:
-            torch.manual_seed(seed)
         sampling: dict[str, Any] = (
             {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
             if temperature >= LOWEST_TEMPERATURE
             else {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
         )
         context = None if self._is_encoder_decoder else self._loaded.context_length
-        for batch in batches_within(context, texts):
-            self._generate_batch(batch, sampling, clients)
+        # The requests after a seeded one draw as if it had not come.
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            for batch in batches_within(context, texts):
+                self._generate_batch(batch, sampling, clients)
 
     def _generate_batch(self, texts: Sequence[Text], sampling: Mapping[str, Any], clients: Clients) -> None:
         from transformers import LogitsProcessorList, StoppingCriteriaList
