@@ -7,6 +7,7 @@ seconds.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +37,19 @@ def encoder(
     if max_length is not None:
         model.max_seq_length = max_length
     return model
+
+
+def is_encoder(model: Any) -> bool:
+    """Returns True for a model of sentence-transformers. Does not import the library."""
+    library = sys.modules.get(LIBRARY)
+    return library is not None and isinstance(model, library.SentenceTransformer)
+
+
+def load_encoder(model: Any, folder: Path) -> None:
+    """Loads a checkpoint's weights into an encoder. The library writes each of its modules into files of its own."""
+    options = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
+    stored = type(model)(str(folder), model_kwargs={"use_safetensors": True}, **options)
+    model.load_state_dict(stored.state_dict())
 
 
 class EmbeddingTrainer:

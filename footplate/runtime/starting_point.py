@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from footplate.components.st_trainers import is_encoder, load_encoder
 from footplate.contract.errors import CheckpointCorrupt, NotBuildable, NoValidCheckpoint
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.launch import Order
@@ -39,10 +40,12 @@ class StartingPoint:
         """Returns the folder for `trainer.train(resume_from_checkpoint=…)`, or loads the weights and returns None."""
         if not self.weights_only:
             return self.folder
-        if trainer.model_init is None:
-            trainer._load_from_checkpoint(self.folder)
-        else:
+        if trainer.model_init is not None:
             self._load_into_next_model(trainer)
+        elif is_encoder(trainer.model):
+            load_encoder(trainer.model, Path(self.folder))
+        else:
+            trainer._load_from_checkpoint(self.folder)
         return None
 
     def _load_into_next_model(self, trainer: Any) -> None:

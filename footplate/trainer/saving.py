@@ -57,7 +57,8 @@ def write_model(trainer: Trainer, output_dir: str | None, state_dict: dict[str, 
     save_pretrained: Any = getattr(trainer.model, "save_pretrained", None)
     if save_pretrained is not None:
         with trainer._footplate.strategy.local_save(trainer.model):
-            save_pretrained(folder, state_dict=state_dict)
+            # An encoder of sentence-transformers takes no weights.
+            save_pretrained(folder, **({} if state_dict is None else {"state_dict": state_dict}))
         if adapters.are_in(trainer.model):
             adapters.save_rest(trainer.model, folder, state_dict)
     else:

@@ -344,6 +344,36 @@ def second_model() -> dict[str, Any]:
     return {}
 
 
+def served_encoder(checkpoint: Path) -> dict[str, Any]:
+    """Returns what a session answers with a checkpoint of an encoder, beside what the library answers with it."""
+    from sentence_transformers import SentenceTransformer
+
+    from footplate.runtime.starting_point import StartingPoint
+    from tests.runtime.serving import served
+
+    texts, exported = ["the cat sat", "a dog ran on the log"], FOLDER / "exported-encoder"
+    with served(FOLDER, {"model": {"use": "st/encoder", "args": {"path": "models://encoder"}}}) as session:
+        before = session.ask("embed", inputs=texts)["vectors"]
+        StartingPoint(str(checkpoint), weights_only=True).load(session.loaded.trainer)
+        answer = session.ask("embed", inputs=texts)
+        refused = [
+            session.refusal("embed", inputs=["cat " * 33])["code"],
+            session.refusal("embed", inputs=[[1, 2]])["code"],
+            session.refusal("predict", inputs=texts, parameters={})["code"],
+        ]
+        session.loaded.trainer.save_model(str(exported))
+    by_library = [
+        SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+        for folder in (checkpoint, exported)
+    ]
+    return {
+        "tokens": answer["prompt_tokens"],
+        "refused": refused,
+        "was trained": before != answer["vectors"],
+        "differences": [float(abs(torch.tensor(answer["vectors"]) - vectors).max()) for vectors in by_library],
+    }
+
+
 def side(name: str) -> None:
     if name == "ours":
         import footplate
@@ -358,6 +388,7 @@ def side(name: str) -> None:
             outcomes[case] = {"error": traceback.format_exc()}
     if name == "ours":
         outcomes["second model"] = second_model()
+        outcomes["served encoder"] = served_encoder(FOLDER / name / "sentence-transformers-as-a-spec/checkpoint-2")
     (FOLDER / f"{name}.json").write_text(json.dumps(outcomes, default=str, sort_keys=True))
 
 

@@ -42,6 +42,11 @@ def test_libraries_train_evaluate_and_resume_as_under_transformers(tmp_path: Pat
     second_model = ours.pop("second model")
     assert second_model["code"] == "second_model"
     assert "fsdp" in second_model["message"]
+    encoder = ours.pop("served encoder")
+    assert max(encoder.pop("differences")) < 1e-5, "an embedding is not that of the library"
+    assert encoder == {
+        "tokens": 9, "refused": ["context_length_exceeded", "bad_input", "not_predictable"], "was trained": True,
+    }  # fmt: skip
     specs = {case: ours.pop(case) for case in list(ours) if case.endswith(SPEC)}
     assert ours.keys() == theirs.keys() == CASES
     different = {case: pairs for case in sorted(CASES) if (pairs := differences(ours[case], theirs[case]))}

@@ -1,4 +1,4 @@
-"""Returns a vector for each text: the mean of the model's last hidden states, scaled to length 1."""
+"""Returns a vector of length 1 for each text: an encoder's own, or else the mean of the model's last hidden states."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn.functional import normalize
 
+from footplate.components.st_trainers import is_encoder
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
 from footplate.runtime.serving.texts import Clients
 
@@ -18,6 +19,8 @@ class Embeddings:
         self._loaded = loaded
 
     def answer(self, body: dict[str, Any], clients: Clients) -> dict[str, Any]:
+        if is_encoder(self._loaded.base):
+            return self._encoded(body["inputs"], clients)
         tokenizer = self._loaded.require_tokenizer()
         rows = [list(tokenizer(text)["input_ids"]) if isinstance(text, str) else text for text in body["inputs"]]
         for row in rows:
@@ -31,6 +34,33 @@ class Embeddings:
             vectors += self._vectors(rows[first : first + size])
             clients.tick()
         return {"vectors": vectors, "prompt_tokens": sum(map(len, rows))}
+
+    def _encoded(self, texts: list[Any], clients: Clients) -> dict[str, Any]:
+        """Returns the vectors of an encoder, with the pooling and the default prompt that belong to the model."""
+        encoder = self._loaded.model
+        counts: list[int] = []
+        for text in texts:
+            if not isinstance(text, str):
+                raise CannotAnswer(
+                    "an encoder of sentence-transformers reads texts, and an input is a list of token ids",
+                    code="bad_input",
+                    hint="send the text itself",
+                )
+            counts.append(self._count(encoder.prompts.get(encoder.default_prompt_name, "") + text))
+            self._loaded.require_room(counts[-1])
+        vectors: list[list[float]] = []
+        size = self._loaded.limits.max_batch
+        for first in range(0, len(texts), size):
+            batch = texts[first : first + size]
+            made = encoder.encode(batch, batch_size=size, convert_to_tensor=True, show_progress_bar=False)
+            vectors += normalize(made.float(), dim=-1).tolist()
+            clients.tick()
+        return {"vectors": vectors, "prompt_tokens": sum(counts)}
+
+    def _count(self, text: str) -> int:
+        """Returns the number of tokens of a text. An encoder with static vectors has a tokenizer without a call."""
+        tokenizer = self._loaded.base.tokenizer
+        return len(tokenizer(text)["input_ids"] if callable(tokenizer) else tokenizer.encode(text).ids)
 
     def _vectors(self, rows: list[list[int]]) -> list[list[float]]:
         batch = self._loaded.padded(rows, on_left=False)

@@ -56,7 +56,10 @@ class Loaded:
 
     @cached_property
     def context_length(self) -> int | None:
-        """The largest number of tokens that the model can read, or None if its config has no limit."""
+        """The largest number of tokens that the model can read, or None if it has no limit."""
+        # An encoder of sentence-transformers would cut longer texts.
+        if isinstance(own := getattr(self.base, "max_seq_length", None), int):
+            return own
         config = getattr(self.config, "text_config", self.config)
         length = getattr(config, "max_position_embeddings", None)
         if not isinstance(length, int) or length <= 0:

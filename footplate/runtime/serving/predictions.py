@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from footplate.components.maps import name_classes
+from footplate.components.st_trainers import is_encoder
 from footplate.contract.conversations import plain
 from footplate.contract.host.file_roots import Roots
 from footplate.runtime.build import apply_maps
@@ -50,6 +51,12 @@ class Predictions:
                 f"there are {len(inputs)} inputs, and this session takes at most {most} at once",
                 code="too_many_inputs",
                 hint="send several requests",
+            )
+        if is_encoder(self._loaded.base):
+            raise CannotAnswer(
+                "an encoder of sentence-transformers turns texts into vectors, and predicts nothing",
+                code="not_predictable",
+                hint="POST /v1/embeddings returns the vectors",
             )
         if self._generates:
             return {"predictions": list(self._generated(body, clients))}

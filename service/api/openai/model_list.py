@@ -32,8 +32,8 @@ router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
 ONE = "/v1/models/{model:path}"
 OPERATOR = "operator"
-TRANSFORMERS = "hf/"
-"""The beginning of the names of components that are models of transformers."""
+READ_TEXTS = ("hf/", "st/")
+"""The beginnings of the names of components that are models of transformers or sentence-transformers."""
 MOST_TUNED = 1000
 """The most models of jobs in the list, because OpenAI's list has no pages."""
 
@@ -80,9 +80,9 @@ async def delete_model(request: Request, model: str) -> Deleted:
 
 
 def _reads_texts(row: JobRow) -> bool:
-    """Returns True if the job trained a model of transformers. Chats, completions or embeddings can use it."""
+    """Returns True if the job trained a model of these libraries. Chats, completions or embeddings can use it."""
     spec = json.loads(row.spec)
-    return str((spec.get("model") or {}).get("use")).startswith(TRANSFORMERS) and bool(spec["data"].get("train"))
+    return str((spec.get("model") or {}).get("use")).startswith(READ_TEXTS) and bool(spec["data"].get("train"))
 
 
 def _base(name: str) -> ModelObject:

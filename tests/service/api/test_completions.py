@@ -298,6 +298,7 @@ async def test_only_jobs_that_trained_a_model_of_texts_are_listed_as_models(api:
     language = {"use": "hf/causal-lm", "args": {"path": "models://tiny"}}
     job, client = await trained(api, model=language), client_of(api)
     evaluated = await api.submit(model=language, data={"eval": "toy/regression"})
+    encoder = await trained(api, model={"use": "st/encoder", "args": {"path": "models://tiny"}})
     numbers = await trained(api)
     await api.end(evaluated)
     await api.client.post(f"/jobs/{job}/export")
@@ -305,11 +306,11 @@ async def test_only_jobs_that_trained_a_model_of_texts_are_listed_as_models(api:
     for other in await node.sessions(job):
         await api.end(other)
 
-    [model] = (await client.models.list()).data
+    models = (await client.models.list()).data
     tunings = (await client.fine_tuning.jobs.list()).data
 
-    assert model.id.endswith(job.removeprefix("job_"))
-    assert {tuning.id for tuning in tunings} == {job, evaluated, numbers}
+    assert [model.id[-32:] for model in models] == [other.removeprefix("job_") for other in (encoder, job)]
+    assert {tuning.id for tuning in tunings} == {job, evaluated, encoder, numbers}
 
 
 async def test_the_lines_of_footplate_try_form_one_conversation(api: Api, node: Node) -> None:
