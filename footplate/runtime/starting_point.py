@@ -22,6 +22,7 @@ from footplate.contract.spec import JobSpec
 from footplate.runtime.emit import Emit
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import MANIFEST, STATE, Verified, verify
+from footplate.trainer.saving import average_weights
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.trainer import Trainer
 
@@ -46,6 +47,7 @@ class StartingPoint:
             load_encoder(trainer.model, Path(self.folder))
         else:
             trainer._load_from_checkpoint(self.folder)
+            average_weights(trainer, Path(self.folder))
         return None
 
     def _load_into_next_model(self, trainer: Any) -> None:

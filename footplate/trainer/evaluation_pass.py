@@ -47,21 +47,25 @@ def run(
     results = _Results(trainer, loader, loss_only=loss_only, keeps=keep, by_batch=by_batch)
     step = prediction_step(trainer, model, loss_only=results.are_losses_only, ignore_keys=ignore_keys)
     trainer.callback_handler.eval_dataloader = loader
-    # Model and optimizer stay in eval mode afterwards, as in Hugging Face's Trainer, until the next training step.
-    model.eval()
-    if hasattr(trainer.optimizer, "eval"):
-        trainer.optimizer.eval()
+    _to_evaluation(trainer, model)
     with evaluating_in(model, _weights_precision(trainer)), in_place(trainer.callback_handler.callbacks):
         for batch, is_last in _marked(strategy.batches(_opened(trainer, loader)), by_batch):
             results.add(batch, step(batch), is_last)
     return results.output(prefix)
 
 
+def _to_evaluation(trainer: Trainer, model: Any) -> None:
+    """Puts model and optimizer into eval mode until the next training step, as Hugging Face's Trainer does."""
+    model.eval()
+    if hasattr(trainer.optimizer, "eval"):
+        trainer.optimizer.eval()
+
+
 def run_own(trainer: Trainer, rows: OwnEvaluation) -> EvalLoopOutput:
     """Runs an evaluation set's own evaluation. Training afterwards draws the same random numbers as without it."""
     model = trainer.model
     trainer._footplate.strategy.prepare_for_evaluation(model)
-    model.eval()
+    _to_evaluation(trainer, model)
     rng = rng_state()
     try:
         with evaluating_in(model, _weights_precision(trainer)), in_place(trainer.callback_handler.callbacks):

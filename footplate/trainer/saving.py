@@ -23,6 +23,8 @@ from footplate.trainer import checkpoint as files
 from footplate.trainer.background import copied
 from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
+from footplate.trainer.optimizers.groups import parameter_groups
+from footplate.trainer.optimizers.schedule_free import SCHEDULE_FREE
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.state import TrainerState, watched_metric
 from footplate.trainer.strategies.peers import OneProcess
@@ -448,6 +450,36 @@ def load_optimizer(trainer: Trainer, folder: Path) -> None:
     scheduler._last_lr = [base * shape(scheduler.last_epoch) for base, shape in rates]
     for group, rate in zip(optimizer.param_groups, scheduler._last_lr, strict=True):
         group["lr"] = rate
+
+
+def averaging_optimizer(folder: Path) -> Callable[..., Any] | None:
+    """Returns the class of the schedule-free optimizer that a checkpoint was trained with, or None for any other."""
+    arguments = folder / files.ARGUMENTS
+    optim = json.loads(arguments.read_text(encoding="utf-8")).get("optim") if arguments.is_file() else None
+    return SCHEDULE_FREE.get(str(optim)) if files.holds_optimizer(folder) else None
+
+
+def average_weights(trainer: Trainer, folder: Path) -> None:
+    """Averages the model's weights, which were loaded from this checkpoint, if it holds those of training.
+
+    Does nothing for a checkpoint whose optimizer does not average, or that was saved at the step of an evaluation.
+    """
+    strategy = trainer._footplate.strategy
+    kind = strategy.peers.from_main(lambda: averaging_optimizer(folder))
+    if kind is None or not strategy.holds_whole:
+        return
+    optimizer = kind(parameter_groups(trainer.model, trainer.get_decay_parameter_names(trainer.model), 0.0))
+    try:
+        with strategy.readable_folder(folder, files.is_optimizer) as here:
+            # The state has the coefficients, the steps z, and whether the weights were those of training.
+            optimizer.load_state_dict(strategy.stored_optimizer(optimizer, here))
+    except (ValueError, KeyError) as error:
+        log.warning(
+            "%s: the weights are those of training, not their average, because its optimizer has other parameters: %s",
+            folder.name, error,
+        )  # fmt: skip
+    else:
+        optimizer.eval()
 
 
 def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from footplate.components import toy
 from footplate.contract.errors import AttemptError, DatasetError, NotBuildable, NoValidCheckpoint
 from footplate.contract.host import launch
 from footplate.contract.host.artifacts import AttemptFiles
@@ -18,9 +19,13 @@ from footplate.contract.ids import new_checkpoint_id, new_job_id
 from footplate.contract.messages import CheckpointOffer
 from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point
 from footplate.trainer import checkpoint as files
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE, Verified
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
+from footplate.trainer.testing import digest
+from footplate.trainer.trainer import Trainer
 from tests.support.factories import make_spec
 
 OTHER = new_job_id()
@@ -155,3 +160,30 @@ def test_the_best_starting_checkpoint_is_kept_while_the_job_trains(node: Startin
     assert (kept / "weights").exists()
     assert gone.best_model_checkpoint is None
     assert "the other job's best checkpoint, checkpoint-5, cannot be copied" in node.notes[-1]
+
+
+class Average(TrainerCallback):
+    """Records the averaged weights after step 4, and lets training go on from its own weights."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        if state.global_step == 4:
+            weights = {name: value.clone() for name, value in parts["model"].state_dict().items()}
+            parts["optimizer"].eval()
+            self.weights = digest(parts["model"].state_dict())
+            parts["optimizer"].train()
+            parts["model"].load_state_dict(weights)
+
+
+@pytest.mark.parametrize("optim", ["schedule_free_adamw", "schedule_free_sgd"])
+def test_weights_that_a_schedule_free_optimizer_trained_are_loaded_as_averages(tmp_path: Path, optim: Any) -> None:
+    data, average = toy.classification(n=64), Average()
+    args = TrainingArguments(
+        str(tmp_path), max_steps=6, save_steps=4, optim=optim, learning_rate=0.05, weight_decay=0.1,
+        lr_scheduler_type="constant", disable_tqdm=True,
+    )  # fmt: skip
+    Trainer(toy.mlp(), args, train_dataset=data, callbacks=[average]).train()
+    served = Trainer(toy.mlp(), TrainingArguments(str(tmp_path / "served")))
+
+    StartingPoint(str(tmp_path / "checkpoint-4"), weights_only=True).load(served)
+
+    assert digest(served.model.state_dict()) == average.weights

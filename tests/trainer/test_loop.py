@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset
 from footplate.components import toy
 from footplate.contract.errors import DatasetError
 from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.evaluation import OwnEvaluation
 from footplate.trainer.testing import StopAt, digest
 from footplate.trainer.trainer import Trainer, set_seed
 
@@ -79,6 +80,33 @@ def test_a_run_of_a_schedule_free_optimizer_ends_with_averaged_weights(tmp_path:
     trainer.evaluate()
 
     assert digest(trainer.model.state_dict()) == weights
+
+
+class Mode(OwnEvaluation):
+    """An evaluation set that computes a metric of its own, as the tasks of lm-eval do."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return {}
+
+    def check(self, trainer: Any) -> None: ...
+
+    def metrics(self, trainer: Any) -> dict[str, float]:
+        return {"averaged": float(not trainer.optimizer.param_groups[0]["train_mode"])}
+
+
+def test_an_evaluation_set_with_metrics_of_its_own_evaluates_averaged_weights(tmp_path: Path) -> None:
+    args = TrainingArguments(
+        str(tmp_path), max_steps=4, eval_strategy="steps", eval_steps=2, optim="schedule_free_adamw",
+        lr_scheduler_type="constant", disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(toy.mlp(), args, train_dataset=toy.classification(n=64), eval_dataset=Mode())
+
+    trainer.train()
+
+    assert [entry["averaged"] for entry in trainer.state.log_history if "averaged" in entry] == [1.0, 1.0]
 
 
 def test_a_second_call_of_train_continues_from_the_weights(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.serving import AdapterOffer
 from footplate.trainer import adapters
 from footplate.trainer.checkpoint import verify
+from footplate.trainer.saving import averaging_optimizer
 
 FIRST = "default"
 """The adapter of the session's own checkpoint."""
@@ -45,10 +46,11 @@ class SharedBase:
 
         folder: Path = self._files.existing(offer.path)
         verify(folder, offer.manifest_sha256)
-        if not adapters.are_in(self._model) or (folder / adapters.REST).is_file():
+        has_more = (folder / adapters.REST).is_file() or averaging_optimizer(folder) is not None
+        if not adapters.are_in(self._model) or has_more:
             raise NotBuildable(
                 "this session's model cannot be shared: it has no adapter, or the checkpoint has trained weights "
-                "outside of its adapter",
+                "outside of its adapter, or weights that must be averaged",
                 hint="a new session, which shares no model, can load the checkpoint",
             )
         if len(self._names) >= MOST:

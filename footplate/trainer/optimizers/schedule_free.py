@@ -5,8 +5,8 @@ Gradients are computed at y. The parameters hold y in training and x in evaluati
 between them, and the Trainer calls both. A checkpoint in training holds y, and z in the optimizer's state, so that a
 resumed run equals an uninterrupted one.
 
-So a model that is served or exported from such a checkpoint has y, as under transformers. A checkpoint that is saved
-at the step of an evaluation has x, and so has the final model.
+A checkpoint that is saved at the step of an evaluation has x, and so has the final model. If a job loads only the
+weights of another checkpoint, to serve them for example, x is computed from y and z. transformers takes y.
 """
 
 from __future__ import annotations
@@ -164,3 +164,10 @@ class SGDScheduleFree(_ScheduleFree):
         self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], number: int
     ) -> list[Tensor]:
         return [gradient.clone() for gradient in gradients]
+
+
+SCHEDULE_FREE: dict[str, Callable[..., Any]] = {
+    "schedule_free_adamw": AdamWScheduleFree,
+    "schedule_free_sgd": SGDScheduleFree,
+}
+"""The optimizers of this module by their names in the argument `optim`."""
