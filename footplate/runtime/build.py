@@ -22,7 +22,9 @@ from footplate.contract.short_forms import REWARDS
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component, Optimizer
 from footplate.runtime import own_code
+from footplate.runtime.end_tokens import write_end_tokens
 from footplate.runtime.own_code import OwnComponent
+from footplate.trainer.adapters import base_model
 from footplate.trainer.evaluation import OwnEvaluation
 from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.metrics.text import TEXTS
@@ -290,6 +292,7 @@ def check_trainer(trainer: Any, optimizers: Sequence[Any]) -> None:
 
 def save_model(trainer: Any, folder: Path) -> None:
     """Saves the job's model: the whole model, only its adapters, or the model with the adapters merged into it."""
+    write_end_tokens(base_model(trainer.model), trainer.processing_class)
     (trainer.save_merged_model if _merges(trainer.model) else trainer.save_model)(str(folder))
 
 

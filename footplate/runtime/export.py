@@ -9,6 +9,7 @@ from footplate.contract.hub import base_model
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Export
 from footplate.runtime.emit import Emit
+from footplate.runtime.end_tokens import write_end_tokens
 from footplate.runtime.starting_point import find_starting_point
 from footplate.trainer import adapters
 from footplate.trainer.trainer import Trainer
@@ -31,6 +32,7 @@ def export(wanted: Export, spec: JobSpec, trainer: Trainer, order: Order, emit: 
     name = base_model({"args": spec.model.args}) if spec.model else None
     for config in getattr(trainer.model, "peft_config", {}).values():
         config.base_model_name_or_path = name or config.base_model_name_or_path
+    write_end_tokens(adapters.base_model(trainer.model), trainer.processing_class)
     folder = order.files.outputs
     (trainer.save_merged_model if wanted.merge else trainer.save_model)(str(folder))
     (folder / CARD).write_text(wanted.card, encoding="utf-8")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
+from footplate.runtime.end_tokens import end_of_answer, write_end_tokens
 from footplate.runtime.serving.texts import Text, TokenChoice, logprobs_of
-from footplate.runtime.serving.token_text import decoded, end_of_answer, token_entry
+from footplate.runtime.serving.token_text import decoded, token_entry
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
@@ -84,3 +86,20 @@ def test_an_answer_ends_with_the_token_that_its_chat_template_writes(of_bytes: A
     assert end_of_answer(of_bytes) == of_bytes.convert_tokens_to_ids("<|im_end|>")
     of_bytes.chat_template = "{{ raise_exception('no') }}"
     assert (end_of_answer(of_bytes), end_of_answer(of_words)) == (None, None)
+
+
+def test_a_saved_model_stops_at_the_end_token_of_its_chat_template(of_bytes: Any) -> None:
+    """Servers such as vLLM read the end tokens from generation_config.json, and not from the chat template."""
+    model = SimpleNamespace(generation_config=GenerationConfig(eos_token_id=7))
+    end, of_tokenizer = of_bytes.convert_tokens_to_ids("<|im_end|>"), of_bytes.eos_token_id
+
+    write_end_tokens(model, of_bytes)
+    without_template = model.generation_config.eos_token_id
+    of_bytes.chat_template = CHATML
+    write_end_tokens(model, of_bytes)
+
+    assert without_template == [7, of_tokenizer]
+    assert model.generation_config.eos_token_id == [7, of_tokenizer, end]
+    write_end_tokens(model, processor := SimpleNamespace(apply_chat_template=of_bytes.apply_chat_template))
+    assert not hasattr(processor, "added_tokens_decoder"), "a processor of images need not have added tokens"
+    write_end_tokens(SimpleNamespace(), None)

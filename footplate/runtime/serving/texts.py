@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from footplate.contract.serving import AnswerPieceKind, ServingRequest
+from footplate.runtime.end_tokens import end_tokens
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
-from footplate.runtime.serving.token_text import REPLACEMENT, decoded, end_of_answer, token_entry
+from footplate.runtime.serving.token_text import REPLACEMENT, decoded, token_entry
 from footplate.runtime.serving.tool_calls import form_of_calls, read_calls
 
 STREAM_SECONDS = 0.03
@@ -213,7 +214,7 @@ class Texts:
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
         model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
-        watch = Watch(texts, self._ends(), tokenizer, clients)
+        watch = Watch(texts, self._ends, tokenizer, clients)
         readers = [watch.read_scores] if any(text.top_logprobs is not None for text in texts) else []
         pad = getattr(tokenizer, "pad_token_id", None)
         inputs = self._loaded.padded([text.prompt for text in texts], on_left=not self._is_encoder_decoder)
@@ -224,8 +225,8 @@ class Texts:
                 num_beams=1,
                 num_return_sequences=1,
                 use_cache=True,
-                pad_token_id=pad if pad is not None else min(self._ends(), default=0),
-                eos_token_id=sorted(self._ends()) or None,
+                pad_token_id=pad if pad is not None else min(self._ends, default=0),
+                eos_token_id=sorted(self._ends) or None,
                 stopping_criteria=StoppingCriteriaList([watch]),
                 logits_processor=LogitsProcessorList(readers),
                 **sampling,
@@ -240,15 +241,9 @@ class Texts:
     def _is_encoder_decoder(self) -> bool:
         return bool(getattr(self._loaded.config, "is_encoder_decoder", False))
 
-    def _ends(self) -> frozenset[int]:
-        """Returns the tokens that end a text, by the model's generation config, its tokenizer and its chat template."""
-        of_model = getattr(getattr(self._loaded.base, "generation_config", None), "eos_token_id", None)
-        of_tokenizer = getattr(self._loaded.tokenizer, "eos_token_id", None)
-        return frozenset(_listed(of_model) + _listed(of_tokenizer) + _listed(self._end_of_answer))
-
     @cached_property
-    def _end_of_answer(self) -> int | None:
-        return end_of_answer(self._loaded.tokenizer)
+    def _ends(self) -> frozenset[int]:
+        return frozenset(end_tokens(self._loaded.base, self._loaded.tokenizer))
 
     def _decode(self, tokens: list[int]) -> str:
         return decoded(self._loaded.tokenizer, tokens)
@@ -369,10 +364,6 @@ def batches_within(context: int | None, texts: Sequence[Text]) -> list[list[Text
         else:
             batches.append([text])
     return batches
-
-
-def _listed(ids: Any) -> list[int]:
-    return [] if ids is None else list(ids) if isinstance(ids, list | tuple) else [ids]
 
 
 def _token_choice(token: int, logprobs: Tensor, top: int) -> TokenChoice:

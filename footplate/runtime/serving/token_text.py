@@ -9,7 +9,6 @@ from typing import Any
 
 REPLACEMENT = "\ufffd"
 """The decoder's output for an incomplete character, whose other bytes are in the next token."""
-_ANSWER = "footplate-answer"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -28,23 +27,6 @@ def token_entry(tokenizer: Any, token: int) -> dict[str, Any]:
         return {"token": text}
     shown = {"token": content.decode(errors="backslashreplace")}
     return shown if shown["token"].encode() == content else {**shown, "bytes": list(content)}
-
-
-def end_of_answer(tokenizer: Any) -> int | None:
-    """Returns the token that the chat template writes after an answer, or None if it writes none.
-
-    A chat model learns this token. It may differ from the tokenizer's end token, for example if a base model gets a
-    template of chats.
-    """
-    messages = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _ANSWER}]
-    try:
-        text = str(tokenizer.apply_chat_template(messages, tokenize=False))
-    except Exception:
-        # The tokenizer has no template, or the template refuses this conversation.
-        return None
-    rest = text.rpartition(_ANSWER)[2].lstrip()
-    ends = {str(added): token for token, added in tokenizer.added_tokens_decoder.items() if rest.startswith(str(added))}
-    return ends[max(ends, key=len)] if ends else None
 
 
 def _bytes_of(piece: str) -> bytes | None:
