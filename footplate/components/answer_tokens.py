@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from footplate.components.hf_processors import SAVE_AS_FAST
+from footplate.components.hf_processors import NEEDS_FAST
 from footplate.contract.conversations import Message, learned
 from footplate.contract.errors import NotBuildable
 from footplate.trainer.losses.labels import IGNORE
@@ -41,9 +41,9 @@ class AnswerTokens:
         """Takes a tokenizer, and a chat template that replaces the tokenizer's own."""
         if not getattr(tokenizer, "is_fast", False):
             raise NotBuildable(
-                "the assistant's tokens cannot be found, because this tokenizer has no tokenizer.json and does not "
-                "report where a token stands in the text",
-                hint=f"{SAVE_AS_FAST}, or {_ON_ALL_TOKENS}",
+                f"the assistant's tokens cannot be found, because a {type(tokenizer).__name__} does not report where a "
+                "token stands in the text, and transformers cannot convert it to a tokenizer that does",
+                hint=f"{NEEDS_FAST}, or {_ON_ALL_TOKENS}",
             )
         self._tokenizer, self._template = tokenizer, template
         self._stops = tuple(filter(None, map(str, tokenizer.added_tokens_decoder.values())))

@@ -60,8 +60,8 @@ def _known(made: Any, token: str) -> str:
     return token
 
 
-SAVE_AS_FAST = "save it with tokenizer.json: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-"""The hint for a tokenizer that does not report the positions of its tokens."""
+NEEDS_FAST = "use a model whose tokenizer transformers can write as tokenizer.json"
+"""The hint for a tokenizer that does not report the positions of its tokens. AutoTokenizer converts all others."""
 
 
 def require_tokenizer(processor: Any, who: str) -> None:

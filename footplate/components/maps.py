@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from footplate.components.answer_tokens import AnswerTokens
 from footplate.components.chunking import Chunks
 from footplate.components.columns import Labels, dropped, kept, renamed
-from footplate.components.hf_processors import SAVE_AS_FAST, require_tokenizer
+from footplate.components.hf_processors import NEEDS_FAST, require_tokenizer
 from footplate.components.rows import Mapped, Row, is_stream, require_rows
 from footplate.components.streams import ChunkedStream, MappedStream
 from footplate.components.tokenizing import Tokenize, TokenizeAnswers, TokenizeChat, TokenizeWords
@@ -57,8 +57,8 @@ def tokenize_words(
     require_tokenizer(processor, "tokenize-words")
     if not getattr(processor, "is_fast", False):
         raise NotBuildable(
-            "tokenize-words needs a tokenizer with tokenizer.json: this one does not report the words of its tokens",
-            hint=SAVE_AS_FAST,
+            "tokenize-words needs a fast tokenizer: this one does not report the words of its tokens",
+            hint=NEEDS_FAST,
         )
     return mapped(rows, TokenizeWords(processor, column, labels, max_length, label_every_piece))
 
@@ -79,8 +79,8 @@ def answers(
     require_tokenizer(processor, "answers")
     if not getattr(processor, "is_fast", False):
         raise NotBuildable(
-            "answers needs a tokenizer with tokenizer.json: this one does not report the positions of its tokens",
-            hint=SAVE_AS_FAST,
+            "answers needs a fast tokenizer: this one does not report the positions of its tokens",
+            hint=NEEDS_FAST,
         )
     return mapped(rows, TokenizeAnswers(processor, question, context, column, max_length))
 
