@@ -293,12 +293,20 @@ async def _generated(
             data = await _whole(answer_stream)
         choices = [form.choice(choice) for choice in data["choices"]]
         return json_response({**about, "choices": choices, "usage": _usage(data)})
-    stack = AsyncExitStack()
-    answer_stream = await stack.enter_async_context(send_request(services, model_request, request.is_disconnected))
     if is_chat:
         about["object"] = "chat.completion.chunk"
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    return _Stream(_events(answer_stream, about, form, with_usage=with_usage), stack)
+    async with AsyncExitStack() as stack:
+        answer_stream = await stack.enter_async_context(send_request(services, model_request, request.is_disconnected))
+        # Only until the first piece has come can a refusal be the status of the response.
+        pieces = _from_first(await anext(answer_stream.pieces), answer_stream.pieces)
+        return _Stream(_events(pieces, about, form, with_usage=with_usage), stack.pop_all())
+
+
+async def _from_first(first: AnswerPiece, others: AsyncIterator[AnswerPiece]) -> AsyncIterator[AnswerPiece]:
+    yield first
+    async for piece in others:
+        yield piece
 
 
 class _Form:
@@ -375,7 +383,9 @@ class _Stream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _events(answer_stream: AnswerStream, about: Json, form: _Form, *, with_usage: bool) -> AsyncIterator[bytes]:
+async def _events(
+    pieces: AsyncIterator[AnswerPiece], about: Json, form: _Form, *, with_usage: bool
+) -> AsyncIterator[bytes]:
     begun: set[int] = set()
     # With include_usage, each event has a usage of null, as OpenAI's events do, and the last one has the numbers.
     usage: Json = {"usage": None} if with_usage else {}
@@ -400,7 +410,7 @@ async def _events(answer_stream: AnswerStream, about: Json, form: _Form, *, with
         return part(choice, delta) if delta else b""
 
     try:
-        async for piece in answer_stream.pieces:
+        async for piece in pieces:
             if piece.kind is AnswerPieceKind.CHUNK:
                 text = piece.data["text"]
                 yield begin(piece.data["index"]) + part(piece.data, {"content": text}, text)

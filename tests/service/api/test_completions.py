@@ -93,6 +93,20 @@ async def test_openais_client_raises_an_error_if_the_session_ends_during_a_strea
     assert (part.choices[0].text, error.value.code) == ("at", "serving_ended")
 
 
+async def test_a_stream_that_the_session_refuses_has_the_status_of_the_refusal(api: Api, node: Node) -> None:
+    job, client = await trained(api), client_of(api)
+    asking = asyncio.create_task(client.completions.create(model=job, prompt="a", stream=True))
+    session = await session_of(node, job)
+    request = await node.next_request(session)
+    await node.send_piece(request["id"], AnswerPieceKind.STARTED)
+    await node.send_piece(request["id"], AnswerPieceKind.ERROR, code="context_length_exceeded", message="too long")
+
+    with pytest.raises(openai.BadRequestError, match="too long") as refused:
+        await asking
+
+    assert refused.value.code == "context_length_exceeded"
+
+
 async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, node: Node) -> None:
     job = await trained(api)
     body = {"model": job, "prompt": "a", "stream": True}
