@@ -103,15 +103,17 @@ class _Sampling(_Nullable):
 FunctionName = Annotated[str, pattern(r"^[a-zA-Z0-9_-]{1,64}$", "may contain only letters, digits, _ and -", 64)]
 
 
-class CalledFunction(Group):
+class CalledFunction(_Nullable):
     name: FunctionName
     arguments: str
 
 
-class ToolCall(Group):
+class ToolCall(_Nullable):
     id: Annotated[str, Field(max_length=200)]
     type: Literal["function"]
     function: CalledFunction
+    index: Annotated[Whole | None, Field(ge=0, exclude=True)] = None
+    """The SDK's `stream()` leaves the call's place in the answer in its message, which chat templates do not read."""
 
 
 class Message(_Nullable):

@@ -223,6 +223,27 @@ async def test_openais_client_calls_tools_and_returns_their_results(api: Api, no
     assert answered == {"role": "tool", "tool_call_id": calls[0].id, "content": "done"}
 
 
+async def test_the_message_of_the_sdks_stream_helper_is_a_message_of_the_next_request(api: Api, node: Node) -> None:
+    job, client = await trained(api), client_of(api)
+    messages: list[Any] = [{"role": "user", "content": "paint the sky"}]
+
+    async def ask() -> Any:
+        async with client.chat.completions.stream(model=job, messages=messages, tools=[TOOL]) as stream:
+            return (await stream.get_final_completion()).choices[0].message
+
+    asking = asyncio.create_task(ask())
+    await node.answer((await node.next_request(await session_of(node, job)))["id"], **CALLED)
+    messages += [answer := await asking, {"role": "tool", "tool_call_id": answer.tool_calls[0].id, "content": "done"}]
+    asking = asyncio.create_task(ask())
+    request = await node.next_request(await session_of(node, job))
+    await node.answer(request["id"], **DONE)
+
+    assert (await asking).content == "at dawn"
+    call = request["body"]["messages"][1]["tool_calls"][0]
+    assert call == {"id": answer.tool_calls[0].id, "type": "function",
+                    "function": {"name": "paint", "arguments": {"color": "blue"}}}  # fmt: skip
+
+
 async def test_a_stream_ends_with_the_calls_of_tools(api: Api, node: Node) -> None:
     job, client = await trained(api), client_of(api)
     messages: Any = CHAT["messages"]
