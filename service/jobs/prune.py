@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 
@@ -28,6 +28,8 @@ DELETED_DAYS = 7
 """The days in which a deleted job's files are looked for, because a worker that was frozen may write them again."""
 LATE_DAYS, LATE_FOR_DAYS = 1, 7
 """The days that unreported checkpoints of a lost attempt stay, and the days after that in which they are deleted."""
+TEMPORARY = (".tmp-checkpoint-", ".old-checkpoint-")
+"""The beginnings of the names that a save gives to folders. A script may have other hidden folders, which stay."""
 TEMPORARY_SECONDS = 2 * 24 * 3600.0
 """The age from which temporary files of a save count as left behind, because no save takes as long."""
 
@@ -153,19 +155,16 @@ def _checkpoint_folders(store: Store, folder: str) -> list[str]:
 
 
 def prune_folders(artifacts: Store, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:
-    """Deletes temporary folders that interrupted saves have left, and returns them.
-
-    Their names begin with a dot or end in .tmp.
-    """
+    """Deletes temporary folders that interrupted saves have left, and returns them. No link is followed."""
     if isinstance(artifacts, RemoteStore):
         # A bucket has no temporary folders, because nodes upload only complete checkpoints.
         return []
     horizon = time.time() - older_than_seconds
     gone = []
-    for attempt in artifacts.glob("jobs/*/attempts/*"):
-        for folder in attempt.iterdir() if attempt.is_dir() else ():
-            is_temporary = folder.name.startswith(".") or folder.name.endswith(".tmp")
-            if is_temporary and folder.is_dir() and not folder.is_symlink() and folder.stat().st_mtime < horizon:
-                shutil.rmtree(folder, ignore_errors=True)
+    for folder in [path for name in TEMPORARY for path in artifacts.glob(f"jobs/*/attempts/*/{name}*")]:
+        # A save that ends meanwhile renames its folder.
+        with suppress(FileNotFoundError):
+            if folder.lstat().st_mtime < horizon:
+                delete_folder(artifacts, str(folder.relative_to(artifacts)))
                 gone.append(folder)
     return gone

@@ -12,7 +12,7 @@ from footplate.contract import layout
 from footplate.contract.ids import JobId
 from footplate.contract.messages import Grant
 from service.jobs import remove_folders
-from service.jobs.prune import late_window, prune_late
+from service.jobs.prune import late_window, prune_folders, prune_late
 from service.jobs.remove_folders import Remover
 from service.store import attempts, checkpoints
 from tests.conformance.acting import Stage, Worker
@@ -307,3 +307,19 @@ def test_delete_folder_deletes_nothing_behind_a_link(tmp_path: Path) -> None:
     assert remove_folders.delete_folder(tmp_path, "attempt/way") is not None
 
     assert (tmp_path / "elsewhere" / "kept").is_dir()
+
+
+def test_only_what_interrupted_saves_have_left_is_deleted(tmp_path: Path) -> None:
+    """A script may have hidden folders, such as .aim, and may put a link in place of its own folder."""
+    attempt, elsewhere = tmp_path / "jobs/job_1/attempts/1", tmp_path / "elsewhere"
+    left = [attempt / ".tmp-checkpoint-10-00c0ffee", attempt / ".old-checkpoint-10-00c0ffee"]
+    stay = [attempt / ".aim", attempt / "cache.tmp", elsewhere / ".tmp-checkpoint-10-00c0ffee"]
+    for folder in (*left, *stay):
+        folder.mkdir(parents=True)
+        os.utime(folder, (0, 0))
+    (new := attempt / ".tmp-checkpoint-20-00c0ffee").mkdir()
+    attempt.with_name("2").symlink_to(elsewhere)
+
+    prune_folders(tmp_path)
+
+    assert [folder.exists() for folder in (*left, *stay, new)] == [False] * 2 + [True] * 4
