@@ -78,7 +78,8 @@ async def create_part(request: Request, upload: str) -> UploadPart:
     form = form_file(request.headers.get("content-type", ""), body)
     await form.name()
     part = new_part_id()
-    folder = services.settings.artifacts_path / layout.parts_folder(owner)
+    # Not in the folder of the parts, because a cancel deletes that folder, perhaps while this part arrives.
+    folder = services.settings.artifacts_path / layout.UPLOADS
     async with uploaded(form.pieces(), folder, PART_BYTES, _part_too_large) as content:
         row = UploadPartRow(part, owner, content.bytes, now_ms())
         write = partial(_store_part, project=services.project, row=row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -645,13 +646,41 @@ async def test_an_upload_is_either_completed_or_cancelled(client: AsyncOpenAI) -
         assert is_stored is isinstance(outcomes[1], openai.ConflictError)
 
 
-async def test_parts_of_an_abandoned_upload_are_removed_after_a_day(
-    api: Api, client: AsyncOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_part_that_arrives_during_a_cancel_is_refused(api: Api, client: AsyncOpenAI, tmp_path: Path) -> None:
     upload = await client.uploads.create(
         bytes=50, filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
     )  # fmt: skip
     await client.uploads.parts.create(upload.id, data=b"{")
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="data"; filename="a"\r\n\r\n{'
+        while not list((tmp_path / "artifacts").rglob(".upload-*")):
+            await asyncio.sleep(0.01)
+        await client.uploads.cancel(upload.id)
+        yield b"\r\n--x--\r\n"
+
+    refused = await api.client.post(
+        f"/v1/uploads/{upload.id}/parts",
+        content=body(),
+        headers={"Content-Type": "multipart/form-data; boundary=x"},
+    )
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "upload_ended")
+    assert list((tmp_path / "artifacts" / "parts").iterdir()) == []
+    assert list((tmp_path / "artifacts" / "files").iterdir()) == []
+
+
+@pytest.mark.parametrize("ends", ["completed", "abandoned"])
+async def test_parts_of_an_upload_are_removed_after_a_day(
+    api: Api, client: AsyncOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    content = rows(1)
+    upload = await client.uploads.create(
+        bytes=len(content), filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
+    )
+    part = await client.uploads.parts.create(upload.id, data=content)
+    if ends == "completed":
+        file = (await client.uploads.complete(upload.id, part_ids=[part.id])).file
     control_io = ControlIo("redis://127.0.0.1:1/0")
     control = ControlState(api.db, api.services.settings, control_io)
 
@@ -663,6 +692,9 @@ async def test_parts_of_an_abandoned_upload_are_removed_after_a_day(
     assert list((tmp_path / "artifacts" / "parts").iterdir()) == []
     with pytest.raises(openai.NotFoundError):
         await client.uploads.cancel(upload.id)
+    if ends == "completed":
+        assert file is not None
+        assert (await client.files.content(file.id)).content == content
 
 
 async def test_an_upload_accepts_parts_for_an_hour(client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
