@@ -29,6 +29,7 @@ from accelerate.utils import DistributedDataParallelKwargs
 from footplate.contract.arguments import TrainingArguments
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.events import DoneData, json_safe
+from footplate.contract.host.artifacts import is_checkpoint_copy
 from footplate.contract.host.bundle_files import unpack
 from footplate.contract.host.file_roots import resolved
 from footplate.contract.host.launch import Order
@@ -39,7 +40,7 @@ from footplate.drop_in import install_if_asked, refusing_a_second_model
 from footplate.runtime import own_code, process_group, unprepared, working_folder
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit
-from footplate.runtime.script_reports import ScriptReports, ScriptStopped, is_checkpoint_copy
+from footplate.runtime.script_reports import ScriptReports, ScriptStopped
 from footplate.runtime.starting_point import find_starting_point
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import CannotSave, Checkpoint

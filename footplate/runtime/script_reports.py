@@ -31,8 +31,8 @@ from typing import Any
 from accelerate import Accelerator
 
 from footplate.contract.errors import NotBuildable
+from footplate.contract.host.artifacts import STAGE, stage_of
 from footplate.contract.host.launch import Order
-from footplate.contract.messages import CheckpointOffer
 from footplate.runtime import process_group
 from footplate.runtime.emit import Emit, StoppedEvaluating
 from footplate.runtime.live_commands import FootplateRun, LiveCommands, TransformersRun
@@ -46,8 +46,6 @@ from footplate.trainer.trainer import Trainer
 
 COPY = "checkpoint-of-the-first-rank"
 """The folder for a copy of the checkpoint, in the temporary folder of a node that cannot see the original."""
-STAGE = "footplate-stage.json"
-"""A file in a script's checkpoint. It holds the number of the stage that wrote it, and the job's steps before that."""
 LINKED_FROM_BYTES = 2**20
 """The size from which files are linked. Smaller files are copied, because a Trainer may write to them again."""
 SAVE_SECONDS = 1800.0
@@ -166,7 +164,8 @@ class ScriptReports:
     def _start_of_the_main_rank(self) -> StartingPoint | None:
         assert self._stage is not None
         own = [offer for offer in self._order.checkpoints if offer.of is None]
-        if offers := [offer for offer in own if self._stage_of(offer) == self._stage.number]:
+        root = self._order.files.root
+        if offers := [offer for offer in own if stage_of(root / offer.path) == self._stage.number]:
             return StartingPoint(newest_valid(offers, self._order, self._emit), is_own=True)
         start = self._find_start() if self._find_start and self._stage.number == 0 else None
         if start and not start.weights_only and not Path(start.folder, checkpoints.STATE).is_file():
@@ -219,14 +218,6 @@ class ScriptReports:
             "epoch": state.epoch,
         }
         return library.TrainOutput(state.global_step, loss, metrics)
-
-    def _stage_of(self, offer: CheckpointOffer) -> int:
-        try:
-            return int(json.loads((self._order.files.root / offer.path / STAGE).read_text())["stage"])
-        except (OSError, ValueError, KeyError, TypeError):
-            # A Trainer has written the checkpoint straight into the attempt's folder, or the checkpoint is damaged. Its
-            # verification will find the damage.
-            return 0
 
     def stop_if_asked(self) -> None:
         """Ends the script on all ranks if any rank has read a stop request. All ranks must call this."""
@@ -296,11 +287,6 @@ class ScriptReports:
             (target / STAGE).write_text(json.dumps({"stage": stage.number, "first_step": stage.first_step}))
 
         return checkpoints.commit(folder, step, fill, stamp)
-
-
-def is_checkpoint_copy(folder: Path) -> bool:
-    """Returns True for the job's copy of a checkpoint that a script has written to another folder."""
-    return (folder / STAGE).is_file()
 
 
 def _copy(source: Path, target: Path, *, may_link: bool) -> None:

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+from footplate.contract.host.artifacts import is_checkpoint_copy
 from footplate.contract.host.bundle_files import Bundle
 from footplate.contract.layout import OUTPUTS
-from footplate.runtime.script_reports import is_checkpoint_copy
 
 MAX_FILES = 10_000
 MAX_BYTES = 64 * 2**30

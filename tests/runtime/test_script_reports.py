@@ -13,11 +13,12 @@ import pytest
 from accelerate import Accelerator
 
 from footplate.contract.errors import NotBuildable
+from footplate.contract.host.artifacts import STAGE
 from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.ids import JobId, new_checkpoint_id
 from footplate.contract.messages import CheckpointOffer, Command
 from footplate.runtime import own_loop
-from footplate.runtime.script_reports import STAGE, ScriptReports, ScriptStopped
+from footplate.runtime.script_reports import ScriptReports, ScriptStopped
 from footplate.runtime.starting_point import StartingPoint
 from footplate.trainer.checkpoint import Verified, verify
 from tests.runtime.test_own_loop import Attempt

@@ -16,7 +16,7 @@ import pytest
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.errors import NoValidCheckpoint
-from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.artifacts import STAGE, AttemptFiles, stage_of
 from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.file_roots import Roots
 from footplate.contract.ids import Fence, JobId, new_checkpoint_id, new_claim_id, new_job_id
@@ -68,10 +68,16 @@ class Attempt:
         self.shipping = ArtifactSync(store, grant, asked, self.root, self.wake)
         self.messages: list[JSON] = []
 
-    def save(self, step: int, content: str = "weights", best: JSON | None = None) -> JSON:
-        """Saves a checkpoint as training does, and returns its event."""
+    def save(self, step: int, content: str = "weights", best: JSON | None = None, stage: int | None = None) -> JSON:
+        """Saves a checkpoint as training does, or as this stage of a script does, and returns its event."""
         names = str(self.root / best["data"]["path"]) if best else None
-        made = files.commit(self.files.folder, step, lambda at: _write(at, step, content, names), {})
+
+        def write(folder: Path) -> None:
+            _write(folder, step, content, names)
+            if stage is not None:
+                (folder / STAGE).write_text(json.dumps({"stage": stage, "first_step": 0}))
+
+        made = files.commit(self.files.folder, step, write, {})
         path = self.files.relative(made.path)
         data = {"status": "committed", "path": path, "manifest_sha256": made.manifest_sha256, "deleted": []}
         return {"kind": "checkpoint", "at": "now", "step": step, "data": data}
@@ -421,6 +427,35 @@ def test_each_file_of_a_script_is_uploaded_once(
     second = attempt(2, **SCRIPT)
     second.fetch()
     assert second.contents()["results/best"] == second.contents()["outputs/results/best"] == "0.9"
+
+
+def test_a_script_on_another_node_has_a_checkpoint_of_each_of_its_stages(attempt: Make) -> None:
+    """A script that trains twice needs the newest checkpoint of its first training, too, to load its model."""
+    first = attempt(1, **SCRIPT)
+    saved = [first.save(step, stage=stage) for step, stage in ((10, 0), (20, 0), (30, 1), (40, 1))]
+    first.send(*saved)
+    offers = [offer_of(event) for event in reversed(saved)]
+
+    second = attempt(2, *offers, **SCRIPT)
+    second.fetch()
+
+    folders = [second.root / offer.path for offer in offers]
+    assert [stage_of(folder) for folder in folders] == [1, 1, 0, 0]
+    assert [(folder / NAMES[0]).exists() for folder in folders] == [True, False, True, False]
+
+
+def test_the_jobs_copies_of_checkpoints_are_not_files_of_the_next_attempt(attempt: Make, store: RemoteStore) -> None:
+    first = attempt(1, **SCRIPT)
+    first.send(event := first.save(10, stage=0))
+    first.write_files({"state": "10"})
+
+    second = attempt(2, offer_of(event), **SCRIPT)
+    second.fetch()
+    assert second.contents() == {"state": "10"}
+    second.save(20, stage=0)
+    second.write_files({})
+
+    assert [file.path for file in store.files(second.files.relative(second.files.folder))] == [".nodes/0-of-1", "state"]
 
 
 def test_each_node_of_a_script_starts_with_the_files_of_all_nodes(attempt: Make, store: RemoteStore) -> None:

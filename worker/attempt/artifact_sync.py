@@ -27,7 +27,7 @@ from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore, StoreUnreachable, stays_inside
 from footplate.contract.events import CheckpointData, Kind
 from footplate.contract.files import named_in
-from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.artifacts import STAGE, AttemptFiles, is_checkpoint_copy, stage_of
 from footplate.contract.host.data_fingerprint import RECORD
 from footplate.contract.host.tracker_folders import FOLDERS as TRACKED
 from footplate.contract.messages import CheckpointOffer, Grant
@@ -117,19 +117,29 @@ class ArtifactSync(Background):
             self._retry_while_unreachable("the download of earlier attempts' files", self._fetch_outputs)
 
     def _fetch_checkpoint(self) -> None:
-        """Fetches the newest checkpoint whose checksums are right.
+        """Fetches the newest checkpoint whose checksums are right. A script needs one for each of its stages.
 
         A newer one stays here without some of its files, so that training finds and reports that it is corrupt.
         """
-        offers = self._grant.checkpoints
+        offers, fetched_stages = self._grant.checkpoints, set[int]()
         for offer in [offer for offer in offers if offer.of is None] or offers[:1]:
+            if (stage := self._fetch_stage(offer)) in fetched_stages:
+                continue
             began = time.monotonic()
             what = f"the download of the checkpoint {offer.path}"
             if self._retry_while_unreachable(what, partial(self._fetch_offer, offer)):
                 took = time.monotonic() - began
                 text = f"fetched the checkpoint of step {offer.step} from the artifact store in {took:.1f} s"
                 self._note(text, checkpoint=offer.path)
-                return
+                fetched_stages.add(stage)
+
+    def _fetch_stage(self, offer: CheckpointOffer) -> int:
+        """Returns the stage that wrote a checkpoint. A script looks for the stage of each checkpoint on this node."""
+        if not self._spec.is_script:
+            return 0
+        path = f"{offer.path}/{STAGE}"
+        self._retry_while_unreachable(f"the download of {path}", partial(self._fetch_file, path))
+        return stage_of(self._root / offer.path)
 
     def _fetch_offer(self, offer: CheckpointOffer) -> bool:
         if not self._fetch_verified(offer.path, offer.manifest_sha256):
@@ -278,8 +288,7 @@ class ArtifactSync(Background):
 
     def _upload_outputs(self) -> bool:
         # A script may have checkpoints that it did not report, which are uploaded like its other files.
-        is_script = self._spec.is_script
-        for file in self._outputs.files(is_skipped=lambda folder: not is_script and _is_checkpoint(folder)):
+        for file in self._outputs.files(is_checkpoint_copy if self._spec.is_script else _is_checkpoint):
             if not self._goes_on():
                 return False
             self._upload(file)

@@ -12,6 +12,8 @@ Several nodes share no folder, so each node uploads its own files:
 The next attempt of a script starts with the files of its last attempt. The files of all nodes go into one folder, which
 is the same on every node. Of two files with one path, the first node's is used.
 
+The job's copies of a script's checkpoints are uploaded with their events, and are left out here.
+
 Most files of a script are also outputs, as hard links. A single node uploads these only once, below outputs/, and lists
 their paths in the mark.
 """
@@ -26,7 +28,7 @@ from pathlib import Path
 
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore, stays_inside
-from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.host.artifacts import STAGE, AttemptFiles
 from footplate.contract.messages import Grant
 from footplate.contract.safe_paths import NOT_THERE, file_below
 
@@ -136,7 +138,9 @@ def merged_paths(uploaded: Iterable[str], nodes: int) -> dict[str, str] | None:
     merged: dict[str, str] = {}
     for layer in (BEFORE, *(f"{NODES}/{node}" for node in range(nodes - 1, 0, -1))):
         merged |= {path.removeprefix(f"{layer}/"): path for path in paths if path.startswith(f"{layer}/")}
-    return merged | {path: path for path in paths if not path.startswith(f"{NODES}/")}
+    merged |= {path: path for path in paths if not path.startswith(f"{NODES}/")}
+    copies = {path.removesuffix(f"/{STAGE}") for path in merged if path.endswith(f"/{STAGE}")}
+    return {path: where for path, where in merged.items() if path.partition("/")[0] not in copies}
 
 
 def _mark(node: int, nodes: int) -> str:

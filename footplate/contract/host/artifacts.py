@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,27 @@ from typing import IO
 from footplate.contract import layout
 from footplate.contract.errors import CheckpointCorrupt
 from footplate.contract.ids import JobId
+
+STAGE = "footplate-stage.json"
+"""A file in the job's copy of a script's checkpoint. It holds the number of the stage, which is one call of `train`,
+and the job's steps before that."""
+
+
+def is_checkpoint_copy(folder: Path) -> bool:
+    """Returns True for the job's copy of a checkpoint that a script has written to another folder."""
+    return (folder / STAGE).is_file()
+
+
+def stage_of(checkpoint: Path) -> int:
+    """Returns the number of the stage of a script that wrote a checkpoint.
+
+    Returns 0 if a Trainer has written the checkpoint straight into the attempt's folder, or if the checkpoint cannot be
+    read. Its verification will find the damage.
+    """
+    try:
+        return int(json.loads((checkpoint / STAGE).read_text())["stage"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
