@@ -36,7 +36,7 @@ from footplate.contract.host.launch import Order
 from footplate.runtime import process_group
 from footplate.runtime.emit import Emit, StoppedEvaluating
 from footplate.runtime.live_commands import FootplateRun, LiveCommands, TransformersRun
-from footplate.runtime.starting_point import KeepBest, StartingPoint, newest_valid
+from footplate.runtime.starting_point import KeepBest, StartingPoint, link_or_copy, newest_valid
 from footplate.trainer import checkpoint as checkpoints
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import Checkpoint
@@ -296,7 +296,7 @@ def _copy(source: Path, target: Path, *, may_link: bool) -> None:
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         if may_link and path.stat().st_size >= LINKED_FROM_BYTES:
-            os.link(path, copy)
+            link_or_copy(path, copy)
         else:
             shutil.copyfile(path, copy)
 

@@ -169,7 +169,7 @@ class KeepBest(TrainerCallback):
     def _copied(self, best: Path) -> str | None:
         place = self._files.folder / BEST_BEFORE / best.name
         try:
-            shutil.copytree(best, place, copy_function=_linked)
+            shutil.copytree(best, place, copy_function=link_or_copy)
         except (OSError, shutil.Error) as error:
             shutil.rmtree(place, ignore_errors=True)
             self._emit.note(f"the other job's best checkpoint, {best.name}, cannot be copied and is not used: {error}")
@@ -177,7 +177,8 @@ class KeepBest(TrainerCallback):
         return str(place)
 
 
-def _linked(source: str, target: str) -> None:
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Makes a hard link. Copies the file if that is impossible, for example on another file system."""
     with suppress(OSError):
         os.link(source, target)
         return

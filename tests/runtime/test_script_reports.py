@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -17,7 +18,7 @@ from footplate.contract.host.artifacts import STAGE
 from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.ids import JobId, new_checkpoint_id
 from footplate.contract.messages import CheckpointOffer, Command
-from footplate.runtime import own_loop
+from footplate.runtime import own_loop, script_reports
 from footplate.runtime.script_reports import ScriptReports, ScriptStopped
 from footplate.runtime.starting_point import StartingPoint
 from footplate.trainer.checkpoint import Verified, verify
@@ -270,6 +271,23 @@ def test_save_total_limit_applies_to_the_checkpoints_that_a_script_reports(scrip
     kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
     # The first checkpoint is kept until the service has stored a newer one.
     assert kept == ["checkpoint-2", "checkpoint-8"]
+
+
+def test_a_script_may_write_its_checkpoints_to_another_file_system(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many scripts have an output_dir such as /tmp/out or /scratch/out, from where no hard link leads elsewhere."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(script_reports, "LINKED_FROM_BYTES", 1)
+    scripts.run(ONCE, "footplate")
+
+    assert [event["step"] for event in scripts.of_kind("checkpoint")] == [2, 4, 6, 8]
+    for event in scripts.of_kind("checkpoint"):
+        verify(scripts.folder / event["data"]["path"], event["data"]["manifest_sha256"])
 
 
 BARE = """
