@@ -264,11 +264,12 @@ class ScriptReports:
             {**row, "step": job_state.global_step} for row in state.log_history if row.get("step") == state.global_step
         ]
         copy = peers.from_main(lambda: self._keep(source, job_state.global_step, may_link=True))
-        self._emit.on_save(args, job_state, None, checkpoint=copy)  # type: ignore[arg-type]
         self._newest_of_stages[self._stage.number] = copy.path
         if peers.is_main and copy.path != source:
             spared = {*self._newest_of_stages.values(), *self._emit.relied_on()}
             checkpoints.rotate(self._order.files.folder, args.save_total_limit, copy, spared)
+        # The event also reports the checkpoints that were just deleted.
+        self._emit.on_save(args, job_state, None, checkpoint=copy)  # type: ignore[arg-type]
 
     def saved_by_accelerate(self, source: Path, step: int) -> None:
         """Copies a folder that `Accelerator.save_state` has written, because the script may write its files again."""

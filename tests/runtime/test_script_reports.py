@@ -271,6 +271,8 @@ def test_save_total_limit_applies_to_the_checkpoints_that_a_script_reports(scrip
     kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
     # The first checkpoint is kept until the service has stored a newer one.
     assert kept == ["checkpoint-2", "checkpoint-8"]
+    deleted = [path for event in scripts.of_kind("checkpoint") for path in event["data"]["deleted"]]
+    assert [path.rpartition("/")[2] for path in deleted] == ["checkpoint-4", "checkpoint-6"]
 
 
 def test_a_script_may_write_its_checkpoints_to_another_file_system(
