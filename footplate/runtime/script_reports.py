@@ -81,6 +81,8 @@ class ScriptReports:
         self._steps_before = 0
         self._is_training = False
         self._newest_of_stages: dict[int, Path] = {}
+        self._sources: dict[Path, Path] = {}
+        """The folder that `Accelerator.save_state` has written, by the job's copy of it."""
         self.live_commands = LiveCommands(emit.event_socket, emit.stop_fd, order.commands)
 
     @contextmanager
@@ -274,8 +276,22 @@ class ScriptReports:
     def saved_by_accelerate(self, source: Path, step: int) -> None:
         """Copies a folder that `Accelerator.save_state` has written, because the script may write its files again."""
         copy = self._keep(source, step, may_link=False)
+        self._delete_outdated_copies(source, copy.path)
         state = SimpleNamespace(global_step=step, epoch=None, max_steps=0, best_global_step=None, log_history=[])
         self._emit.on_save(SimpleNamespace(metric_for_best_model=None), state, None, checkpoint=copy)  # type: ignore[arg-type]
+
+    def _delete_outdated_copies(self, source: Path, newest: Path) -> None:
+        """Deletes copies of folders that the script has overwritten or deleted, so that as many copies stay as folders.
+
+        A copy that the next attempt may need stays until a later save.
+        """
+        needed = {newest, *self._emit.relied_on()}
+        for copy, folder in list(self._sources.items()):
+            if copy not in needed and (folder == source.resolve() or not folder.is_dir()):
+                shutil.rmtree(copy, ignore_errors=True)
+                del self._sources[copy]
+        if newest.resolve() != source.resolve():
+            self._sources[newest] = source.resolve()
 
     def _keep(self, source: Path, step: int, *, may_link: bool) -> Checkpoint:
         folder, stamp = self._order.files.folder, self._order.stamp

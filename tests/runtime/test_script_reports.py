@@ -319,7 +319,18 @@ def test_an_accelerate_loop_reports_through_its_tracker_and_stops_after_a_save(s
         (3, {"loss": 1 / 3}),
     ]
     assert [event["data"] for event in scripts.of_kind("eval")] == [{"eval_loss": 2.0}] * 3
-    assert [event["step"] for event in scripts.of_kind("checkpoint")] == [1, 2, 3]
-    for event in scripts.of_kind("checkpoint"):
+    saves = scripts.of_kind("checkpoint")
+    assert [event["step"] for event in saves] == [1, 2, 3]
+    # The second copy is gone, because the script has overwritten its folder. The first one stays until SQL has another.
+    assert saves[2]["data"]["deleted"] == [saves[1]["data"]["path"]]
+    for event in (saves[0], saves[2]):
         verify(scripts.folder / event["data"]["path"], event["data"]["manifest_sha256"])
         assert json.loads((scripts.folder / event["data"]["path"] / STAGE).read_text())["stage"] == 0
+
+
+def test_a_copy_stays_as_long_as_the_folder_that_accelerate_has_written(scripts: Scripts) -> None:
+    script = BARE.replace('"state"', 'f"state-{{step % 2}}"')
+    scripts.run(script, "")
+
+    kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
+    assert kept == ["checkpoint-1", "checkpoint-3", "checkpoint-4"]
