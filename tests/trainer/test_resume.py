@@ -152,30 +152,39 @@ def samples_of(folder: Path, batch_size: int, accumulation: int, *, stop_at: int
     return seen, trainer
 
 
-@pytest.mark.parametrize(("stop", "done"), [(1, 4), (3, 12), (6, 22), (8, 30), (12, 44)])
-@pytest.mark.parametrize(("batch_size", "accumulation"), [(5, 1), (3, 2), (1, 1), (16, 1)])
+@pytest.fixture(scope="module")
+def all_samples(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
+    """Returns the samples of an undisturbed run, in their order."""
+    return list(samples_of(tmp_path_factory.mktemp("whole"), 2, 2)[0])
+
+
+@pytest.mark.parametrize(
+    ("stop", "done", "batch_size", "accumulation"),
+    [(1, 4, 5, 1), (3, 12, 5, 1), (3, 12, 16, 1), (6, 22, 3, 2), (8, 30, 3, 2), (8, 30, 1, 1), (12, 44, 16, 1)],
+)
 def test_a_resume_with_another_batch_size_continues_at_the_next_sample(
-    tmp_path: Path, stop: int, done: int, batch_size: int, accumulation: int
+    tmp_path: Path, all_samples: list[int], stop: int, done: int, batch_size: int, accumulation: int
 ) -> None:
-    whole, _ = samples_of(tmp_path / "whole", 2, 2)
-    samples_of(tmp_path / "cut", 2, 2, stop_at=stop)
+    """An epoch has 22 samples, so some of the stops are within an epoch and others between two epochs."""
+    samples_of(tmp_path, 2, 2, stop_at=stop)
 
-    rest, trainer = samples_of(tmp_path / "cut", batch_size, accumulation)
+    rest, trainer = samples_of(tmp_path, batch_size, accumulation)
 
-    assert rest == whole[done:]
+    assert rest == all_samples[done:]
     assert trainer.state.global_step == trainer.state.max_steps
     assert trainer.state.epoch == 3
 
 
-def test_a_second_resume_with_another_batch_size_continues_at_the_next_sample(tmp_path: Path) -> None:
-    whole, _ = samples_of(tmp_path / "whole", 2, 2)
-    samples_of(tmp_path / "cut", 2, 2, stop_at=1)
-    middle, _ = samples_of(tmp_path / "cut", 5, 1, stop_at=3)
-    later, _ = samples_of(tmp_path / "cut", 5, 1, stop_at=6)
+def test_a_second_resume_with_another_batch_size_continues_at_the_next_sample(
+    tmp_path: Path, all_samples: list[int]
+) -> None:
+    samples_of(tmp_path, 2, 2, stop_at=1)
+    middle, _ = samples_of(tmp_path, 5, 1, stop_at=3)
+    later, _ = samples_of(tmp_path, 5, 1, stop_at=6)
 
-    rest, trainer = samples_of(tmp_path / "cut", 5, 1)
+    rest, trainer = samples_of(tmp_path, 5, 1)
 
-    assert whole[:4] + middle + later + rest == whole
+    assert all_samples[:4] + middle + later + rest == all_samples
     assert trainer.state.global_step == trainer.state.max_steps
 
 
