@@ -1,11 +1,11 @@
 """A stand-in for the Hugging Face hub in its own process, with the part of its HTTP API that serves downloads.
 
-    with hub_server(processes) as hub:
-        commit = hub.push("models/me/tiny", {"config.json": b"{}"})     adds a commit to main
-        hub.environment                                                 the settings of nodes
-        hub.gate("models/me/tiny")                                      answers 403 to requests without a token
-        hub.hold()                                                      delays files until `hub.release()`
-        hub.asked                                                       all requests so far, with their tokens
+    hub = HubServer(processes)
+    commit = hub.push("models/me/tiny", {"config.json": b"{}"})     adds a commit to main
+    hub.environment                                                 the settings of nodes
+    hub.gate("models/me/tiny")                                      answers 403 to requests without a token
+    hub.hold()                                                      delays files until `hub.release()`
+    hub.asked                                                       all requests so far, with their tokens
 
 The process reads its state from files, so a change by a test has effect at once.
 """
@@ -17,8 +17,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -95,11 +94,6 @@ class HubServer:
         """Returns each request with its token, such as `GET /api/models/… hf_token`."""
         log = self.folder / ASKED
         return log.read_text().splitlines() if log.exists() else []
-
-
-@contextmanager
-def hub_server(processes: Processes) -> Iterator[HubServer]:
-    yield HubServer(processes)
 
 
 def _refs(folder: Path) -> dict[str, str]:

@@ -259,7 +259,7 @@ def test_an_attempt_waits_for_an_unreachable_hub_and_then_fails_to_be_retried(
     assert waits.notes[0]["code"] == "hub_unreachable"
 
     hub.go_away()
-    monkeypatch.setattr(module, "MAX_OUTAGE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "MAX_OUTAGE_SECONDS", -1.0)
     assert attempt(2, node="another").verdict[:2] == ("crashed", "hub_unreachable")
     assert attempt(3).commit == commit
     hub.come_back()
@@ -358,6 +358,6 @@ def test_every_attempt_gets_the_same_file_of_a_url(
     assert changed.verdict[:2] == ("dataset_error", "dataset_changed")
     assert unlisted.verdict[:2] == ("not_buildable", "store_refused")
     store.server.server_close()
-    monkeypatch.setattr(module, "MAX_OUTAGE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "MAX_OUTAGE_SECONDS", -1.0)
     away = attempt(5, settings={**elsewhere, "stores_allow": "127.0.0.1/32"}, **spec)
     assert away.verdict[1] == "store_unreachable"
