@@ -1,12 +1,10 @@
 """Tests of footplate.install(): the names that it replaces, the libraries that it refuses, and the ways to call it.
 
-Each program is a process of its own, because this one has imported transformers' Trainer already.
+The program is a process of its own, because this one has imported transformers' Trainer already.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +13,7 @@ from footplate.contract.environment import refused_env
 from footplate.contract.errors import SettingsError
 from footplate.drop_in import install_if_asked
 from footplate.run import main
-
-
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, check=False)
-
+from tests.support.template import run_after_imports
 
 INSTALLS = """
 import sys, footplate, transformers
@@ -81,20 +75,15 @@ ours.error("no longer theirs")
 assert len(messages) == 1
 assert transformers.Trainer.__module__ == transformers.trainer.Trainer.__module__ == "transformers.trainer"
 assert transformers.trainer_callback.TrainerCallback is their_callback
-print("passed")
+
+# A script of transformers runs on our Trainer, as with `python -m footplate.run train.py --rate 1`.
+import runpy
+sys.argv[1:] = [sys.argv[2], "--rate", "1"]
+runpy.run_module("footplate.run", run_name="__main__")
 """
 
 
-def test_install_replaces_and_restores_names_before_a_library_is_imported(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(INSTALLS)
-
-    program = run(script, tmp_path)
-
-    assert program.stdout.strip().endswith("passed"), program.stderr
-
-
-def test_a_script_runs_on_our_trainer_without_a_changed_line(tmp_path: Path) -> None:
+def test_install_replaces_and_restores_names_and_a_script_runs_on_our_trainer(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("NAME = 'beside'")
     script = tmp_path / "train.py"
     script.write_text(
@@ -102,11 +91,9 @@ def test_a_script_runs_on_our_trainer_without_a_changed_line(tmp_path: Path) -> 
         "print(__name__, NAME, sys.argv[1:], Trainer.__module__)"
     )
 
-    program = run("-m", "footplate.run", script, "--rate", "1")
+    printed = run_after_imports("-c", INSTALLS, str(tmp_path), str(script))
 
-    assert program.stdout.splitlines()[-1:] == ["__main__ beside ['--rate', '1'] footplate.trainer.trainer"], (
-        program.stderr
-    )
+    assert printed.splitlines()[-1] == "__main__ beside ['--rate', '1'] footplate.trainer.trainer"
 
 
 @pytest.mark.parametrize("words", [[], ["--rate"], ["-m"], ["no_such_script.py"]])
