@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import jsonschema_rs
-import pytest
 
 from service.api.openapi import describe
 from service.app import routes
@@ -14,7 +14,12 @@ from service.auth import is_open
 from service.problems import MEDIA_TYPE
 
 Json = dict[str, Any]
-DOCUMENT: Json = describe(routes())
+
+
+@cache
+def document() -> Json:
+    """Returns the description. It is not made at import, because every test process imports this file."""
+    return describe(routes())
 
 
 class Operation(NamedTuple):
@@ -26,15 +31,15 @@ class Operation(NamedTuple):
         return f"{self.method.upper()} {self.path}"
 
 
-OPERATIONS = [
-    Operation(method, path, report) for path, methods in DOCUMENT["paths"].items() for method, report in methods.items()
-]
+def operations() -> list[Operation]:
+    paths = document()["paths"].items()
+    return [Operation(method, path, fields) for path, methods in paths for method, fields in methods.items()]
 
 
 def resolved(answer: Json) -> Json:
     """Returns the answer, or the shared answer to which its `$ref` points."""
     reference = answer.get("$ref", "")
-    return DOCUMENT["components"]["responses"][reference.rpartition("/")[2]] if reference else answer
+    return document()["components"]["responses"][reference.rpartition("/")[2]] if reference else answer
 
 
 def contents(operation: Operation) -> Iterator[tuple[str, Json]]:
@@ -45,41 +50,42 @@ def contents(operation: Operation) -> Iterator[tuple[str, Json]]:
             yield f"{operation}, {where}, {media_type}", content
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
-def test_every_answer_of_a_route_is_in_the_openapi_document(operation: Operation) -> None:
-    answers = operation.fields["responses"]
+def test_every_answer_of_a_route_is_in_the_openapi_document() -> None:
+    for operation in operations():
+        answers = operation.fields["responses"]
 
-    assert "default" not in answers, "each status must be described, not a default"
-    assert any(status.startswith("2") for status in answers)
-    assert {"422", "500"} <= set(answers)
-    assert is_open(operation.path) or {"401", "403", "429", "503"} <= set(answers)
-    for status, answer in answers.items():
-        if status >= "400" and (operation.path, status) != ("/readyz", "503"):
-            assert MEDIA_TYPE in resolved(answer)["content"], f"{status} must be described as a problem document"
-
-
-@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
-def test_every_operation_has_a_name_a_summary_and_a_tag(operation: Operation) -> None:
-    assert operation.fields["operationId"].isidentifier(), "generated clients use the name as an identifier"
-    assert operation.fields["summary"]
-    assert operation.fields["tags"]
+        assert "default" not in answers, f"{operation}: each status must be described, not a default"
+        assert any(status.startswith("2") for status in answers), operation
+        assert {"422", "500"} <= set(answers), operation
+        assert is_open(operation.path) or {"401", "403", "429", "503"} <= set(answers), operation
+        for status, answer in answers.items():
+            if status >= "400" and (operation.path, status) != ("/readyz", "503"):
+                assert MEDIA_TYPE in resolved(answer)["content"], f"{operation}: {status} must be a problem document"
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
-def test_every_example_fits_its_schema(operation: Operation) -> None:
-    parameters = [(f"{operation}, {message['name']}", message) for message in operation.fields.get("parameters", ())]
-    for where, report in [*contents(operation), *parameters]:
-        assert "json" not in where or report["schema"] == {"type": "object"} or "example" in report, f"{where} has none"
-        if "example" in report:
-            schema = {**report["schema"], "components": DOCUMENT["components"]}
-            wrong = [str(error) for error in jsonschema_rs.validator_for(schema).iter_errors(report["example"])]
-            assert not wrong, f"{where}: write a valid example in service/api/examples.py"
+def test_every_operation_has_a_name_a_summary_and_a_tag() -> None:
+    for operation in operations():
+        name = operation.fields["operationId"]
+        assert name.isidentifier(), f"{operation}: generated clients use the name as an identifier"
+        assert operation.fields["summary"], operation
+        assert operation.fields["tags"], operation
+
+
+def test_every_example_fits_its_schema() -> None:
+    for operation in operations():
+        parameters = [(f"{operation}, {item['name']}", item) for item in operation.fields.get("parameters", ())]
+        for where, part in [*contents(operation), *parameters]:
+            assert "json" not in where or part["schema"] == {"type": "object"} or "example" in part, f"{where} has none"
+            if "example" in part:
+                schema = {**part["schema"], "components": document()["components"]}
+                wrong = [str(error) for error in jsonschema_rs.validator_for(schema).iter_errors(part["example"])]
+                assert not wrong, f"{where}: write a valid example in service/api/examples.py: {wrong}"
 
 
 def test_a_created_job_links_to_every_operation_on_a_job() -> None:
-    made = DOCUMENT["paths"]["/jobs"]["post"]["responses"]["201"]["links"]
+    made = document()["paths"]["/jobs"]["post"]["responses"]["201"]["links"]
     about_a_job = {
-        operation.fields["operationId"] for operation in OPERATIONS if operation.path.startswith("/jobs/{job}")
+        operation.fields["operationId"] for operation in operations() if operation.path.startswith("/jobs/{job}")
     }
 
     assert set(made) == about_a_job
@@ -87,7 +93,7 @@ def test_a_created_job_links_to_every_operation_on_a_job() -> None:
 
 
 def test_optional_parameters_are_not_described_as_nullable() -> None:
-    for operation in OPERATIONS:
+    for operation in operations():
         for message in operation.fields.get("parameters", ()):
             assert {"type": "null"} not in message["schema"].get("anyOf", ()), f"{operation}, {message['name']}"
 
@@ -101,11 +107,11 @@ def test_every_reference_in_the_openapi_document_resolves() -> None:
         elif isinstance(value, str) and value.startswith("#/"):
             yield value
 
-    result = set(pointers(DOCUMENT))
+    result = set(pointers(document()))
 
     assert "#/components/schemas/Ddp" in result
     for pointer in result:
-        part: Any = DOCUMENT
+        part: Any = document()
         for name in pointer.removeprefix("#/").split("/"):
             assert name in part, f"{pointer} does not exist"
             part = part[name]
