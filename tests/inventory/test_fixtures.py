@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
-
-from tests.support import template
-from tests.support.processes import Deadline, Processes, children, free_port, is_alive, processes_using, until
+from tests.support.processes import Processes, children, free_port, is_alive, processes_using, until
 from tests.support.template import Forked
 
 
@@ -31,18 +26,6 @@ def test_leftover_processes_include_a_grandchild_that_left_its_process_group(
     assert grandchild in processes_using(tmp_path)
     os.kill(grandchild, signal.SIGKILL)
     until(lambda: not is_alive(grandchild), what="it is gone")
-
-
-def test_a_wait_checks_several_times_even_if_the_clock_jumps_over_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock advances an hour between two checks, and the wait still checks several times."""
-    clock = count(step=3600)
-    stood = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None)
-    monkeypatch.setattr("tests.support.processes.time", stood)
-    looks = count()
-
-    assert until(lambda: next(looks) == Deadline.CHECKS - 1, within=1, what="the last check succeeds")
-    with pytest.raises(AssertionError, match="not within 1 s: it comes"):
-        until(lambda: False, within=1, what="it comes")
 
 
 def test_a_program_forked_from_the_template_behaves_like_a_started_program(
@@ -69,32 +52,3 @@ def test_a_program_forked_from_the_template_behaves_like_a_started_program(
     assert not isinstance(fresh.popen, Forked), "a variable that imports read must have its effect"
     assert said[0] == said[1]
     assert forked.output == fresh.output
-
-
-def test_a_template_process_is_used_only_once_it_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A starting node kills children that have its own command line, which must not be a template process."""
-    reading, writing = os.pipe()
-
-    def end_before_it_is_named(*_: str) -> None:
-        os.write(writing, str(os.getpid()).encode())
-        os._exit(1)
-
-    monkeypatch.setattr(template, "_set_name_in_proc", end_before_it_is_named)
-
-    with pytest.raises((AssertionError, ConnectionResetError)):
-        template._warm_seed()
-
-    os.waitpid(int(os.read(reading, 16)), 0)
-    os.close(reading)
-    os.close(writing)
-
-
-def test_a_wait_for_programs_that_have_exited_ends_with_their_output(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.support.processes.AFTER_EXIT_SECONDS", 0.0)
-    died = processes.start("-c", "raise SystemExit('no such device')", name="node")
-    died.wait()
-
-    with pytest.raises(AssertionError, match=r"(?s)takes work.*no such device\nnode has exited with 1"):
-        processes.until(lambda: False, within=3600, what="the node takes work")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 
 import pytest
 
-from tests.simulation.books import Books
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import VARIABLE, report_of, run
 
@@ -53,21 +51,3 @@ def test_a_seed_always_gives_the_same_history(ground: Ground) -> None:
 
     assert len(stories) == 1
     assert "is granted" in stories.pop()
-
-
-def test_a_failing_seed_prints_its_history_and_how_to_repeat_it(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every grant breaks a promise in this test, so the shortened history has no faults."""
-
-    def nobody_is_granted_anything(books: Books) -> None:
-        for part in books.sources.values():
-            books.must(part.claim is None, "{} has claimed {}", part.node, part.job_id)
-
-    monkeypatch.setattr(Books, "_look_at_slots", nobody_is_granted_anything)
-
-    report = report_of(3, ground)
-
-    assert re.match(r"seed 3: Violation: node\d has claimed job\d\nNeeded faults: none", report)
-    assert "has submitted" in report
-    assert report.endswith(f"Again: {VARIABLE}=3 pytest tests/simulation -k many_seeds")
