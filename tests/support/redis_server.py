@@ -29,10 +29,6 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
-    def socket_url(self) -> str:
-        return f"unix://{self.folder / 'redis.sock'}"
-
-    @property
     def pid(self) -> int:
         assert self._popen is not None, "Redis is not running"
         return self._popen.pid
@@ -44,7 +40,7 @@ class RedisServer:
     def start(self, *more: str) -> RedisServer:
         """Starts the server without data, on the same port as before. `more` are settings: `"--maxmemory", "5mb"`."""
         assert not self.is_running, "Redis is already running"
-        settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", str(self.folder / "redis.sock")]
+        settings = ["--port", str(self.port), "--bind", "127.0.0.1"]
         settings += ["--save", "", "--appendonly", "no", "--dir", str(self.folder), "--daemonize", "no"]
         with self.log.open("ab") as out:
             self._popen = subprocess.Popen(
