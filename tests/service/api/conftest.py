@@ -198,7 +198,6 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         around, untraced = settings.pop("around", lambda app: app), settings.pop("untraced", None)
         settings = {"port": 0, "redis": "redis://127.0.0.1:1/0", **settings}
         chosen = ServiceSettings(home=tmp_path, database=database, **settings)
-        await asyncio.to_thread(schema.migrate, chosen.database_url)
         db = Database(chosen.database_url)
         tail, notifier, catalogues = Tail(db), RedisNotifier(chosen.redis), Catalogues(db)
         services = Services(
