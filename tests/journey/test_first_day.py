@@ -1,9 +1,16 @@
-"""Tests the actions of a user on the first day, with real processes. Tests of one database share a system."""
+"""Tests the actions of a user on the first day, with real processes. Tests of one database share a system.
+
+Each promise also has a test at a lower layer: stops and resumes in tests/faults/test_workers.py and tests/examples,
+older checkpoints in tests/conformance/test_rolling_back.py, and forks in tests/runtime/test_starting.py.
+"""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.system import LONG_TOY, System, assert_whole
 
+pytestmark = pytest.mark.matrix
 SHORTER = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 30}}
 
 
