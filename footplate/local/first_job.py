@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 IDEMPOTENCY_KEY = "footplate-first-job"
 """The key that makes a repeated submission harmless, after a start that was killed before it noted the job."""
@@ -24,6 +24,8 @@ SPEC = {
 }
 
 POLL_SECONDS = 0.5
+open_without_proxy = build_opener(ProxyHandler({})).open
+"""Opens a URL of this machine. `urlopen` would send the request to the proxy of `http_proxy`."""
 SETTLED = ("succeeded", "failed", "cancelled", "paused")
 
 
@@ -75,7 +77,7 @@ def request(url: str, body: dict[str, Any] | None = None, headers: dict[str, str
     if key := os.environ.get("FOOTPLATE_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url, data, headers), timeout=10) as answer:
+    with open_without_proxy(Request(url, data, headers), timeout=10) as answer:
         parsed: dict[str, Any] = json.load(answer)
         return parsed
 

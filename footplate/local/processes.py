@@ -48,8 +48,11 @@ class StopSignals:
     now = False
 
     def listen(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._receive)
+        # `nohup` starts a program with SIGHUP ignored, so that the program continues without its terminal.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.now = self.now or (self.asked and number == signal.SIGINT)

@@ -14,11 +14,10 @@ from pathlib import Path
 from threading import Thread
 from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.lifecycle import NODE_BEGINS
-from footplate.local.first_job import request
+from footplate.local.first_job import open_without_proxy, request
 from footplate.local.home import Home, hold, record_holder
 from footplate.local.processes import Child, Children, Failed, Program, Stopped, StopSignals, python
 from footplate.local.redis import redis_for
@@ -85,7 +84,7 @@ class Launcher:
 
     def start_redis(self) -> None:
         """Starts Redis, unless the environment names one."""
-        if "FOOTPLATE_REDIS" in os.environ:
+        if os.environ.get("FOOTPLATE_REDIS"):
             return
         redis = redis_for(self.home, dict(os.environ))
         child = self.children.start(redis.program)
@@ -96,7 +95,7 @@ class Launcher:
         for number in range(1, self.options.nodes + 1):
             name = f"node-{number}"
             env = {"FOOTPLATE_NODE_HOME": str(self.home.path / name)}
-            if self.options.nodes > 1 or "FOOTPLATE_NODE_NAME" not in self.env:
+            if self.options.nodes > 1 or not self.env.get("FOOTPLATE_NODE_NAME"):
                 env["FOOTPLATE_NODE_NAME"] = name
             seconds = drain_seconds(self.env) + AFTER_CHECKPOINT_SECONDS
             self.nodes.append(self.children.start(self.program(name, "worker", env=env, drain_seconds=seconds)))
@@ -138,7 +137,7 @@ class Launcher:
     def answers(self) -> bool:
         try:
             self.url = self.home.url_file.read_text().strip()
-            with urlopen(f"{self.url}/livez", timeout=2) as answer:
+            with open_without_proxy(f"{self.url}/livez", timeout=2) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError, ValueError):
             return False
@@ -223,10 +222,11 @@ def environment(home: Home, options: Options) -> dict[str, str]:
 
 
 def is_free(port: int) -> bool:
-    with socket.socket() as probe:
+    host = os.environ.get("FOOTPLATE_HOST") or "127.0.0.1"
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((os.environ.get("FOOTPLATE_HOST") or "127.0.0.1", port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True
@@ -261,5 +261,12 @@ Ctrl-C here writes checkpoints of running jobs and stops everything. The next st
 
 
 def say(text: str) -> None:
-    """Prints to stderr, because programs read stdout. First clears a live line that the first job may have printed."""
-    print(("\r\033[K" if sys.stderr.isatty() else "") + f"footplate: {text}", file=sys.stderr, flush=True)
+    """Prints to stderr, because programs read stdout. First clears a live line that the first job may have printed.
+
+    After its terminal was closed, or the program that reads its pipe has ended, `footplate up` prints nothing more. An
+    error would end it before the running jobs have written their checkpoints.
+    """
+    try:
+        print(("\r\033[K" if sys.stderr.isatty() else "") + f"footplate: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from footplate.local import processes
+from footplate.local.first_job import request
 from footplate.local.home import HomeInUse, hold, record_holder
 from footplate.local.processes import Children, Failed, Program, Stopped, StopSignals
 from footplate.local.redis import bundled_server, redis_for, server
+from footplate.local.up import Launcher, Options, is_free, say
 
 
 def program(folder: Path, script: str, drain_seconds: float = 10.0) -> Program:
@@ -115,3 +119,65 @@ def test_redis_uses_a_loopback_port_if_the_home_path_is_too_long_for_a_socket(tm
 
 def test_the_redis_that_starts_is_the_bundled_redis() -> None:
     assert server() == bundled_server() is not None
+
+
+def test_messages_to_a_closed_terminal_or_pipe_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed_pipe:
+        monkeypatch.setattr(sys, "stderr", closed_pipe)
+
+        say("stopping: running jobs write checkpoints")
+        say("node-1 did not stop in time")
+
+
+@pytest.mark.parametrize("is_ignored", [True, False])
+def test_a_hangup_stops_everything_unless_nohup_ignores_it(is_ignored: bool) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    stop = StopSignals()
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+
+        stop.listen()
+        signal.raise_signal(signal.SIGHUP)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    assert stop.asked is not is_ignored
+
+
+def test_requests_to_the_own_service_use_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"data": []}')
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with HTTPServer(("127.0.0.1", 0), Answers) as service:
+        answering = threading.Thread(target=service.handle_request)
+        answering.start()
+
+        assert request(f"http://127.0.0.1:{service.server_port}/nodes") == {"data": []}
+        answering.join()
+
+
+def test_an_empty_redis_setting_starts_the_bundled_redis(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOOTPLATE_REDIS", "")
+    with hold(tmp_path) as home:
+        launcher = Launcher(home, Options(tmp_path, port=0), children)
+
+        launcher.start_redis()
+
+        assert launcher.env["FOOTPLATE_REDIS"]
+        launcher.stop()
+
+
+def test_the_default_port_is_free_on_an_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOOTPLATE_HOST", "::1")
+
+    assert is_free(0)
