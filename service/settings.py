@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, field_validator, model_validator
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from footplate.contract.bucket import SCHEME, RemoteStore, Root
 from footplate.contract.environment import EnvAllowed
 from footplate.contract.outbound import Networks
-from footplate.contract.settings import RedisUrl, Settings
+from footplate.contract.settings import LocalPath, RedisUrl, Settings
 from service.artifact_files import Store
 from service.base_models import PartialSpec, read_table
 
@@ -24,7 +24,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+/?")
 
 
 class ServiceSettings(Settings):
-    home: Path = Path(".footplate")
+    home: LocalPath = Path(".footplate")
     """The folder for all state of a one-machine set-up: database, artifacts, logs."""
     database: str = ""
     """The SQLAlchemy URL. Empty: SQLite in the home folder. PostgreSQL: postgresql+psycopg://user:password@host/name."""
@@ -37,7 +37,7 @@ class ServiceSettings(Settings):
     """The address to listen on. Any other than a loopback address needs `FOOTPLATE_API_KEY`."""
     port: int = Field(default=8080, ge=0, le=65535)
     """The port to listen on. 0: any free port."""
-    url_file: Path | None = None
+    url_file: LocalPath | None = None
     """A file to which the service writes its base URL once it listens."""
     api_key: SecretStr | None = None
     """The bootstrap key, which allows everything and makes other keys. Without it the service listens on loopback
@@ -61,7 +61,7 @@ class ServiceSettings(Settings):
     """Allows jobs to name files on a hub, as hub://owner/name. The nodes that fetch them need the same setting."""
     upload_max_mb: PositiveFloat = 4096.0
     """The largest file that POST /files accepts, in MiB."""
-    openai_models: Path | None = None
+    openai_models: LocalPath | None = None
     """A JSON file that says which model is trained for each name of OpenAI's base models. An entry is a path, or a
     partial spec: `{"gpt-4o-mini": "models://qwen2.5-0.5b"}`."""
     env_allowed: EnvAllowed = ""
@@ -101,7 +101,9 @@ class ServiceSettings(Settings):
 
     @property
     def database_url(self) -> str:
-        return self.database or f"sqlite:///{(self.home / 'footplate.db').absolute()}"
+        # A folder's name may have characters with a meaning in a URL, such as the %2F of a branch in Jenkins.
+        path = str((self.home / "footplate.db").absolute())
+        return self.database or URL.create("sqlite", database=path).render_as_string()
 
     @property
     def artifacts_path(self) -> Path:
@@ -134,11 +136,14 @@ class ServiceSettings(Settings):
     @classmethod
     def database_is_supported(cls, url: str) -> str:
         try:
-            is_supported = not url or make_url(url).drivername in ("sqlite", "postgresql+psycopg")
+            parsed = make_url(url) if url else None
+            is_supported = parsed is None or parsed.drivername in ("sqlite", "postgresql+psycopg")
         except (ArgumentError, ValueError):
             is_supported = False
         if not is_supported:
             raise ValueError("write sqlite:///path or postgresql+psycopg://user:password@host/name")
+        if parsed is not None and (parsed.database or "").startswith("~"):
+            raise ValueError("~ does not stand for a home folder in a URL; write sqlite:////whole/path/footplate.db")
         return url
 
     @field_validator("allowed_origins")

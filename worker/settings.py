@@ -14,15 +14,15 @@ from footplate.contract.bucket import SCHEME, RemoteStore, Root
 from footplate.contract.environment import EnvAllowed
 from footplate.contract.fields import Slug
 from footplate.contract.outbound import Networks
-from footplate.contract.settings import RedisUrl, Settings
+from footplate.contract.settings import LocalPath, RedisUrl, Settings
 
 
 class WorkerSettings(Settings):
     """The settings of a node. Each is the variable FOOTPLATE_ with the field's name in capitals."""
 
-    home: Path = Path(".footplate")
+    home: LocalPath = Path(".footplate")
     """The folder that holds all files of a one-machine set-up."""
-    node_home: Path | None = None
+    node_home: LocalPath | None = None
     """This node's own folder, with its identity, journals and sockets. Empty: `node-1` in the home folder."""
     node_name: str = Field(default_factory=socket.gethostname)
     node_address: str = ""
@@ -33,13 +33,13 @@ class WorkerSettings(Settings):
     artifacts: Root = ""
     """The root of the artifact store, with the same files or the same bucket as the service's. Empty: `artifacts` in
     the home folder."""
-    data: Path | None = None
+    data: LocalPath | None = None
     """The folder that `data://` stands for. Empty: `data` in the home folder."""
-    models: Path | None = None
+    models: LocalPath | None = None
     """The folder that `models://` stands for. Empty: `models` in the home folder."""
     hub: Literal["on", "off"] = "off"
     """`on` lets this node fetch what jobs name on a hub, from `HF_ENDPOINT` and with `HF_TOKEN`, if these are set."""
-    hub_cache: Path | None = None
+    hub_cache: LocalPath | None = None
     """The cache of fetched repositories, in the layout of huggingface_hub. Empty: `hub` in the home folder."""
     stores_allow: Networks = ""
     """Hosts from which this node fetches files of rows by https, separated by commas. Hosts that are not public need

@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, BeforeValidator
 
 from footplate.contract import layout
+from footplate.contract.settings import expanded
 
 SCHEME = "s3://"
 EXTRA = "footplate[s3]"
@@ -58,7 +59,7 @@ def _root(text: str) -> str:
         # Only folders have no scheme, and the folder `s3:` for a mistyped bucket would be on this disk.
         if _SCHEME.match(text):
             raise ValueError("write /a/folder, file:///a/folder or s3://bucket/prefix")
-        return text
+        return expanded(text)
     parts = urlsplit(text)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
         return unquote(parts.path)

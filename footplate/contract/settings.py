@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from footplate.contract.errors import SettingsError
 from footplate.contract.fields import PATTERNS
@@ -59,6 +60,21 @@ def sentence(error: Any) -> str:
     value = str(error["input"])
     shown = "" if "@" in value else f"={value!r}"
     return f"{variable(str(error['loc'][0]))}{shown} cannot be used: {reason}."
+
+
+def expanded(path: str | os.PathLike[str]) -> str:
+    """Replaces a `~` at the beginning by the home folder, because no shell does so in a unit of systemd or a .env file.
+
+    Raises ValueError if there is no such user.
+    """
+    text = os.path.expanduser(path)
+    if text.startswith("~"):
+        raise ValueError("~ and a name stand for a user's home folder, and there is no such user; write the whole path")
+    return str(text)
+
+
+LocalPath = Annotated[Path, BeforeValidator(expanded)]
+"""A file or folder of this machine. It may begin with `~`."""
 
 
 def _redis_url(url: str) -> str:

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from footplate.contract.settings import expanded
 from footplate.contract.variables import unknown
 from footplate.local.home import HomeInUse, HomeUnusable
 from footplate.local.processes import Failed
@@ -30,8 +31,13 @@ def main() -> int:
         # This is checked before any folder is made, because FOOTPLATE_HOME may be misspelt.
         print("\n".join(f"footplate: {sentence}" for sentence in wrong), file=sys.stderr)
         return 2
+    try:
+        home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate")).absolute()
+    except ValueError as error:
+        print(f"footplate: FOOTPLATE_HOME: {error}", file=sys.stderr)
+        return 2
     options = Options(
-        home=Path(os.environ.get("FOOTPLATE_HOME") or ".footplate").absolute(),
+        home=home,
         port=arguments.port if arguments.port is not None else _port_from(os.environ),
         nodes=arguments.nodes,
         as_json=arguments.json,

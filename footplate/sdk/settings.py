@@ -13,7 +13,7 @@ import httpx2
 from pydantic import SecretStr
 
 from footplate.contract.errors import SettingsError
-from footplate.contract.settings import Settings
+from footplate.contract.settings import Settings, expanded
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -27,8 +27,8 @@ class ClientSettings(Settings):
 
 def url_of_up() -> str | None:
     """Returns the address of the `footplate up` whose state is in this folder, or None if none runs."""
-    home = Path(os.environ.get("FOOTPLATE_HOME") or ".footplate")
     with suppress(OSError, ValueError, LookupError, TypeError):
+        home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate"))
         holder = json.loads((home / "up.lock").read_text())
         os.kill(holder["pid"], 0)  # Raises OSError if the process has ended.
         return str(holder["url"]) if holder["url"] else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from footplate.contract.errors import SettingsError
 from footplate.contract.settings import Settings
@@ -66,6 +68,8 @@ def test_the_older_name_of_a_setting_is_read_with_a_warning(caplog: pytest.LogCa
         (ServiceSettings, "DATABASE", "/var/lib/footplate.db"),
         (ServiceSettings, "DATABASE", "postgresql+psycopg://user:password@host:port/name"),
         (ServiceSettings, "DATABASE", "postgres://host/name"),
+        (ServiceSettings, "DATABASE", "sqlite:///~/footplate.db"),
+        (ServiceSettings, "HOME", "~nobody-of-this-name/state"),
         (ServiceSettings, "ALLOWED_ORIGINS", "https://tools.example.org, other.example.org"),
         (ServiceSettings, "ALLOWED_ORIGINS", "*"),
         (ServiceSettings, "API_KEY", "0123456789abcdef0123456789\n"),
@@ -88,6 +92,25 @@ def test_origins_and_urls_of_databases_that_work_are_accepted() -> None:
     settings = ServiceSettings.from_environment({"FOOTPLATE_ALLOWED_ORIGINS": origins, "FOOTPLATE_DATABASE": url})
 
     assert (settings.allowed_origins, settings.database_url) == (origins, url)
+
+
+def test_paths_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    variables = {"FOOTPLATE_HOME": "~/state", "FOOTPLATE_ARTIFACTS": "~/shared", "FOOTPLATE_MODELS": "~"}
+
+    service, node = (program.from_environment(variables) for program in (ServiceSettings, WorkerSettings))
+
+    assert service.database_url == "sqlite:////home/me/state/footplate.db"
+    assert {service.artifacts_path, node.artifacts_path} == {Path("/home/me/shared")}
+    assert (node.node_path, node.models_path) == (Path("/home/me/state/node-1"), Path("/home/me"))
+
+
+def test_the_database_is_in_the_home_folder_whatever_its_name() -> None:
+    home = "/work/feature%2Fone? #1"
+
+    url = ServiceSettings.from_environment({"FOOTPLATE_HOME": home}).database_url
+
+    assert make_url(url).database == f"{home}/footplate.db"
 
 
 def test_the_list_of_known_variables_equals_the_fields_of_the_settings() -> None:
