@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return up(words[1:])
     parser = make_parser()
     completion.complete(parser)
+    _prepare_output()
     if words and (problem := unknown_verb(parser, words[0])):
         print_message(problem)
         return USAGE
@@ -70,7 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(options, "run"):
         parser.print_help()
         return USAGE
-    _prepare_output()
     return _run(options)
 
 
@@ -106,10 +106,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 OTHER_WORDS = {
-    "compare": "metrics JOB JOB", "delete": "rm", "jobs": "ls", "kill": "cancel --mode kill", "list": "ls", "ps": "ls",
+    "compare": "metrics JOB JOB", "delete": "rm", "help": "--help", "jobs": "ls", "kill": "cancel --mode kill",
+    "list": "ls", "ps": "ls",
     "run": "submit", "sbatch": "submit", "start": "up", "status": "show", "stop": "pause", "tail": "logs --follow",
+    "version": "--version",
 }  # fmt: skip
-"""Verbs that users know from other tools, and the verb of this command that does the same."""
+"""Verbs that users know from other tools, and the verb or option of this command that does the same."""
 
 
 def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:

@@ -17,6 +17,7 @@ from footplate.cli.context import (
     client_of,
     filters_of,
     find_all,
+    not_empty,
     print_deleted,
 )
 from footplate.cli.submit import put
@@ -43,6 +44,7 @@ def add_verbs(verbs: Verbs) -> None:
     resume.add_argument(
         "--checkpoint",
         metavar="CHECKPOINT",
+        type=not_empty,
         help="continue from an older checkpoint (best, or its id), and delete all newer ones; `fork` keeps them",
     )
     resume.add_argument("--max-steps", type=int, help="a new, higher max_steps")

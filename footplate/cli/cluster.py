@@ -6,7 +6,17 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import NothingThere, Options, UsageError, Verbs, add_verb, client_of, print_deleted, show
+from footplate.cli.context import (
+    NothingThere,
+    Options,
+    UsageError,
+    Verbs,
+    add_verb,
+    client_of,
+    not_empty,
+    print_deleted,
+    show,
+)
 from footplate.cli.text import age, print_lines, short
 from footplate.contract.errors import did_you_mean
 
@@ -20,11 +30,17 @@ ALL = "footplate components lists all of them"
 def add_verbs(verbs: Verbs) -> None:
     nodes = add_verb(verbs, "nodes", run_nodes, "list the nodes and the jobs that run on them")
     what = nodes.add_mutually_exclusive_group()
-    what.add_argument("--drain", metavar="NODE", help="start no more attempts on this node; its jobs move elsewhere")
-    what.add_argument("--undrain", metavar="NODE", help="start attempts on this node again")
-    what.add_argument("--remove", metavar="NODE", help="forget this node, which is lost and will not come back")
+    what.add_argument(
+        "--drain", metavar="NODE", type=not_empty, help="start no more attempts on this node; its jobs move elsewhere"
+    )
+    what.add_argument("--undrain", metavar="NODE", type=not_empty, help="start attempts on this node again")
+    what.add_argument(
+        "--remove", metavar="NODE", type=not_empty, help="forget this node, which is lost and will not come back"
+    )
     components = add_verb(verbs, "components", run_components, "list the components that a spec may name")
-    components.add_argument("name", metavar="NAME", nargs="?", help="a group, or a component to see its arguments")
+    components.add_argument(
+        "name", metavar="NAME", nargs="?", type=not_empty, help="a group, or a component to see its arguments"
+    )
 
 
 def run_nodes(options: Options) -> int:

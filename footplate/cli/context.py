@@ -66,7 +66,14 @@ JOB_HELP = "a job: its id, the beginning or end of its id, its name, or @last fo
 
 
 def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
-    parser.add_argument("job", metavar="JOB", help=JOB_HELP, **more)
+    parser.add_argument("job", metavar="JOB", type=not_empty, help=JOB_HELP, **more)
+
+
+def not_empty(text: str) -> str:
+    """Parses a name. An empty one is refused: in `nodes --drain "$NODE"`, the variable is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty")
+    return text
 
 
 def count(text: str) -> int:

@@ -15,6 +15,7 @@ from footplate.cli.context import (
     add_job,
     add_verb,
     client_of,
+    not_empty,
     print_deleted,
     require_one_of,
     show,
@@ -43,30 +44,36 @@ def add_verbs(verbs: Verbs) -> None:
         ("unpin", "no longer pin this checkpoint"),
         ("delete", "delete this checkpoint, and print how many bytes that frees"),
     ):
-        what.add_argument(f"--{option}", metavar="CHECKPOINT", help=f"{text}: an id, latest or best")
+        what.add_argument(f"--{option}", metavar="CHECKPOINT", type=not_empty, help=f"{text}: an id, latest or best")
     download = add_verb(verbs, "download", run_download, "download a job's outputs: model, metrics and spec")
     add_job(download)
     download.add_argument("paths", metavar="PATH", nargs="*", help="only these files (default: all)")
-    download.add_argument("--checkpoint", help="download this checkpoint instead: an id, latest or best")
+    download.add_argument(
+        "--checkpoint", type=not_empty, help="download this checkpoint instead: an id, latest or best"
+    )
     download.add_argument("-o", "--output", help="the folder to write to (default: a new folder with the job's id)")
     export = add_verb(verbs, "export", run_export, "write a job's model, tokenizer and card to a folder")
     add_job(export)
-    export.add_argument("--checkpoint", metavar="C", help="latest, best or an id (default: the job's final model)")
+    export.add_argument(
+        "--checkpoint", metavar="C", type=not_empty, help="latest, best or an id (default: the job's final model)"
+    )
     export.add_argument("--merge", action="store_true", help="merge the adapters into the weights")
     export.add_argument(
         "-o", "--output", metavar="FOLDER", help="the folder to write to (default: one with the job's id)"
     )
     upload = add_verb(verbs, "upload", run_upload, "upload data files, and print their ids, which specs can name")
-    upload.add_argument("paths", metavar="PATH", nargs="+", help="JSON lines, CSV, Parquet or text")
+    upload.add_argument("paths", metavar="PATH", nargs="+", type=not_empty, help="JSON lines, CSV, Parquet or text")
     upload.add_argument(
         "--tokenizer", metavar="models://NAME", help="count the tokens of all texts with this tokenizer"
     )
     files = add_verb(verbs, "files", run_files, "list uploaded files, or show one file's columns and bad rows")
-    files.add_argument("file", metavar="FILE", nargs="?", help="show the columns and the bad rows of this file")
-    files.add_argument("--delete", metavar="FILE", help="delete this file")
+    files.add_argument(
+        "file", metavar="FILE", nargs="?", type=not_empty, help="show the columns and the bad rows of this file"
+    )
+    files.add_argument("--delete", metavar="FILE", type=not_empty, help="delete this file")
     diff = add_verb(verbs, "diff", run_diff, "show the differences between the effective specs of two jobs")
-    diff.add_argument("a", metavar="A", help="the first job")
-    diff.add_argument("b", metavar="B", help="the second job")
+    diff.add_argument("a", metavar="A", type=not_empty, help="the first job")
+    diff.add_argument("b", metavar="B", type=not_empty, help="the second job")
 
 
 def run_checkpoints(options: Options) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Options, Verbs, add_changes, add_job, add_verb, client_of
+from footplate.cli.context import Options, Verbs, add_changes, add_job, add_verb, client_of, not_empty
 from footplate.cli.submit import put
 from footplate.cli.text import print_json, print_message
 from footplate.cli.watch import watch_job
@@ -22,9 +22,11 @@ def add_verbs(verbs: Verbs) -> None:
     fork = add_verb(verbs, "fork", run_fork, "start a new job from a checkpoint of another job, and print its id")
     add_job(fork)
     add_changes(fork, "change one value of the spec, such as training.learning_rate=1e-5; null removes the value")
-    fork.add_argument("--checkpoint", default="latest", metavar="C", help="latest (the default), best or an id")
+    fork.add_argument(
+        "--checkpoint", default="latest", metavar="C", type=not_empty, help="latest (the default), best or an id"
+    )
     fork.add_argument("--weights", action="store_true", help="use only the weights, and start at step 0")
-    fork.add_argument("--name", help="the new job's name (default: the other job's name)")
+    fork.add_argument("--name", type=not_empty, help="the new job's name (default: the other job's name)")
     fork.add_argument("--watch", action="store_true", help="watch the new job until it ends")
 
 

@@ -9,7 +9,17 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from footplate.cli.context import JOB_HELP, Options, UsageError, Verbs, add_verb, client_of, find_all, require_one_of
+from footplate.cli.context import (
+    JOB_HELP,
+    Options,
+    UsageError,
+    Verbs,
+    add_verb,
+    client_of,
+    find_all,
+    not_empty,
+    require_one_of,
+)
 from footplate.cli.text import metric_order, number, print_json, print_lines, short, sparkline, table
 from footplate.contract.events import json_safe
 
@@ -37,12 +47,16 @@ class Steps(TypedDict):
 
 def add_verbs(verbs: Verbs) -> None:
     metrics = add_verb(verbs, "metrics", run_metrics, "show the metrics of a job, or compare those of several jobs")
-    metrics.add_argument("jobs", metavar="JOB", nargs="+", help=f"{JOB_HELP}; several jobs are compared")
+    metrics.add_argument(
+        "jobs", metavar="JOB", nargs="+", type=not_empty, help=f"{JOB_HELP}; several jobs are compared"
+    )
     metrics.add_argument("--names", help="only these metrics, with commas")
     metrics.add_argument("--first-step", type=int, metavar="N", help="only logs of this step and later ones")
     metrics.add_argument("--last-step", type=int, metavar="N", help="only logs of this step and earlier ones")
     metrics.add_argument("--csv", action="store_true", help="print every log and evaluation as CSV")
-    metrics.add_argument("--plot", metavar="FILE", help="draw the curves to a .png, .svg or .pdf (needs matplotlib)")
+    metrics.add_argument(
+        "--plot", metavar="FILE", type=not_empty, help="draw the curves to a .png, .svg or .pdf (needs matplotlib)"
+    )
     metrics.add_argument("-f", "--follow", action="store_true", help="redraw with each new log until the job ends")
 
 

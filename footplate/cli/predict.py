@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_job, add_verb, client_of
+from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_job, add_verb, client_of, not_empty
 from footplate.cli.submit import put
 from footplate.cli.text import clean, print_json
 
@@ -26,13 +26,15 @@ def add_verbs(verbs: Verbs) -> None:
     predict.add_argument(
         "inputs", metavar="INPUT", nargs="*", help="a text, or a row as JSON (default: lines of stdin)"
     )
-    predict.add_argument("--file", metavar="F", help="read rows from this file of JSON lines instead")
+    predict.add_argument("--file", metavar="F", type=not_empty, help="read rows from this file of JSON lines instead")
     trial = add_verb(verbs, "try", run_try, "chat with a language model that a job has trained")
     add_job(trial)
     trial.add_argument("text", metavar="TEXT", nargs="*", help="a message to the model (default: lines of stdin)")
     trial.add_argument("--complete", action="store_true", help="continue the text instead of answering it")
     for verb in (predict, trial):
-        verb.add_argument("--checkpoint", metavar="C", help="latest, best or an id (default: the job's final model)")
+        verb.add_argument(
+            "--checkpoint", metavar="C", type=not_empty, help="latest, best or an id (default: the job's final model)"
+        )
         add_changes(verb, "set max_tokens, temperature, top_p, stop or seed of a language model", metavar="a=v")
 
 

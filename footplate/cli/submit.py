@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_verb, client_of
+from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_verb, client_of, not_empty
 from footplate.cli.text import clean, print_json, print_lines, print_message, short
 from footplate.cli.watch import watch_job
 from footplate.contract.body import read_json
@@ -38,7 +38,9 @@ def add_verbs(verbs: Verbs) -> None:
 def _add_spec(parser: Any) -> None:
     parser.add_argument("spec", metavar="SPEC", help="a JSON or YAML file, - for stdin, or JSON text")
     add_changes(parser, "set one value of the spec, such as training.max_steps=50; a value that is not JSON is a text")
-    parser.add_argument("--code", metavar="DIR", help="a folder or a .py file with your own code, which the spec names")
+    parser.add_argument(
+        "--code", metavar="DIR", type=not_empty, help="a folder or a .py file with your own code, which the spec names"
+    )
 
 
 def run_submit(options: Options) -> int:

@@ -21,7 +21,7 @@ from footplate.sdk.keys import AsyncKeys
 from footplate.sdk.models import Component, Health, Node, QueuedJob
 from footplate.sdk.notebook import plot
 from footplate.sdk.request import ApiRequest, paged, send, send_json, unreachable
-from footplate.sdk.settings import http_arguments
+from footplate.sdk.settings import http_arguments, open_http_client
 from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.webhooks import AsyncWebhooks
 from footplate.sdk.wire import AsyncWire, BlockingWire, OnBytes, Wire
@@ -132,7 +132,7 @@ class AsyncClient(Operations):
         `on_bytes` is called during uploads and downloads with a file's name, its bytes so far and its size.
         """
         arguments = http_arguments(url, api_key, timeout)
-        wire = AsyncWire(httpx2.AsyncClient(**arguments, transport=transport), retries + 1, on_bytes)
+        wire = AsyncWire(open_http_client(httpx2.AsyncClient, arguments, transport), retries + 1, on_bytes)
         super().__init__(wire, arguments["base_url"], patience)
 
     async def __aenter__(self) -> Self:
@@ -160,7 +160,7 @@ class Client(Blocking[Operations]):
     ) -> None:
         """Takes the same arguments as AsyncClient, which describes them."""
         arguments = http_arguments(url, api_key, timeout)
-        wire = BlockingWire(httpx2.Client(**arguments, transport=transport), retries + 1, on_bytes)
+        wire = BlockingWire(open_http_client(httpx2.Client, arguments, transport), retries + 1, on_bytes)
         twin = Operations(wire, arguments["base_url"], patience)
         super().__init__(twin)
         self.url = twin.url

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
@@ -15,6 +16,7 @@ from pydantic import SecretStr
 from footplate.contract.errors import SettingsError
 from footplate.contract.settings import Settings, expanded
 
+T = TypeVar("T")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -42,8 +44,7 @@ def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict
     base = (url or of_up or settings.url).rstrip("/")
     if "://" not in base:
         base = f"http://{base}"
-    parts = urlsplit(base)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    if not _is_http_url(base):
         raise SettingsError(f"{base!r} is not the address of a service", hint="use one such as http://127.0.0.1:8080")
     key = api_key or (settings.api_key.get_secret_value() if settings.api_key else None)
     if key and not (key.isascii() and key.isprintable()):
@@ -56,5 +57,27 @@ def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
         "timeout": httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
         # Requests to this machine itself do not use the proxies that the environment sets.
-        "trust_env": parts.hostname not in LOOPBACK,
+        "trust_env": urlsplit(base).hostname not in LOOPBACK,
     }
+
+
+def _is_http_url(text: str) -> bool:
+    """Returns True if the text is an http URL whose host and port can exist."""
+    try:
+        parts = urlsplit(text)
+        # These raise ValueError for a port above 65535, and for a host name such as `a..b`.
+        _ = parts.port, (parts.hostname or "").encode("idna"), httpx2.URL(text)
+    except (ValueError, httpx2.InvalidURL):
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def open_http_client(kind: Callable[..., T], arguments: dict[str, Any], transport: object) -> T:
+    """Returns an httpx2 client. Raises SettingsError if the environment names a proxy that cannot be used."""
+    try:
+        return kind(**arguments, transport=transport)
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:
+        raise SettingsError(
+            f"a proxy in the environment cannot be used: {error}",
+            hint="correct or unset ALL_PROXY, HTTP_PROXY and HTTPS_PROXY",
+        ) from error

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from footplate.errors import of_answer
-from footplate.sdk.request import ApiRequest, unreachable
+from footplate.sdk.request import ApiRequest, refusal, unreachable
 from footplate.sdk.wire import Wire
 
 READ_SECONDS = 600.0
@@ -32,7 +32,7 @@ async def generated(
     try:
         async with wire.open(request) as answer:
             if (status := answer.response.status_code) != 200:
-                raise _error(status, json.loads(await answer.rest()))
+                raise _refusal(httpx2.Response(status, content=await answer.rest(), request=request))
             rest = b""
             while chunk := await answer.read(READ_SECONDS):
                 *events, rest = (rest + chunk).split(b"\n\n")
@@ -53,6 +53,16 @@ def _texts(event: str) -> Iterator[str]:
     for choice in document["choices"]:
         if text := choice.get("text") or choice.get("delta", {}).get("content"):
             yield text
+
+
+def _refusal(answer: httpx2.Response) -> Exception:
+    """Returns the exception for an answer that is not 200. A proxy's answer is not in the format of OpenAI's API."""
+    try:
+        document = answer.json()
+    except ValueError:
+        document = None
+    is_of_openai = isinstance(document, dict) and isinstance(document.get("error"), dict)
+    return _error(answer.status_code, document) if is_of_openai else refusal(answer)
 
 
 def _error(status: int, document: Any) -> Exception:

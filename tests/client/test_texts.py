@@ -54,3 +54,10 @@ async def test_errors_before_and_within_a_text_stream_are_raised() -> None:
         await anext(stream)
     with pytest.raises(NotFound, match="job_2"):
         await anext(generated(missing, "job_1", "a", None, {}))
+
+
+async def test_the_error_page_of_a_proxy_is_raised_as_a_service_error() -> None:
+    proxy = FakeWire(FakeAnswer(b"<html>Bad Gateway</html>", status=502))
+
+    with pytest.raises(ServiceError, match="answers 502"):
+        await anext(generated(proxy, "job_1", "a", None, {}))

@@ -225,6 +225,53 @@ def test_an_unknown_subcommand_prints_the_nearest_name(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "footplate: there is no verb 'compare'; use 'metrics JOB JOB'\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", ""],
+        ["metrics", ""],
+        ["nodes", "--drain", ""],
+        ["checkpoints", "@last", "--delete", ""],
+        ["download", "@last", "--checkpoint", ""],
+        ["files", "--delete", ""],
+        ["submit", SPEC, "--code", ""],
+    ],
+)
+def test_an_empty_name_exits_with_2_before_any_request(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--url", "http://127.0.0.1:9"])
+
+    assert ended.value.code == 2
+    assert "the value is empty" in capsys.readouterr().err
+
+
+def test_help_is_printed_to_a_terminal_that_cannot_show_all_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+
+    with pytest.raises(SystemExit) as ended:
+        main(["events", "--help"])
+
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://a:b:c", "http://127.0.0.1:99999", "http://a..b:8080", "ftp://host"]
+)
+def test_an_address_that_cannot_exist_exits_with_2(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "--url", url]) == 2
+    assert "is not the address of a service" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("proxy", ["socks9://127.0.0.1:1080", "http://a:b:c"])
+def test_a_proxy_that_cannot_be_used_exits_with_2(
+    proxy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+
+    assert main(["ls", "--url", "http://192.0.2.1:8080"]) == 2
+    assert "ALL_PROXY" in capsys.readouterr().err
+
+
 def test_an_unknown_subcommand_without_a_similar_name_prints_all_subcommands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
