@@ -59,7 +59,8 @@ class Report:
 def report(conn: Connection, project: str, run: str, news: Report, now: int, settings: ServiceSettings) -> JobRow:
     """Adds a report to the job of the run with this name, and returns the job. The first report makes the job.
 
-    If a new run of this name begins, the job of the earlier run ends as lost. A repeated last report changes nothing.
+    If a new run of this name begins, the job of the earlier run ends as lost. After the report that has ended
+    a job, further last reports change nothing, even if they differ.
     """
     job = _job_of(conn, project, run, news)
     if job is not None and news.begins and _progress(job).get("step"):
@@ -82,7 +83,7 @@ def report(conn: Connection, project: str, run: str, news: Report, now: int, set
 
 
 def _job_of(conn: Connection, project: str, run: str, news: Report) -> JobRow | None:
-    """Returns the running job of a run, or for a last report the job that an equal report has ended, or None."""
+    """Returns the running job of a run, or for a last report the newest job if such a report has ended it, or None."""
     job = jobs.newest_elsewhere(conn, project, run)
     if job is None or job.state is JobState.RUNNING:
         return job

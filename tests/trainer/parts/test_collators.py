@@ -188,7 +188,7 @@ def test_labels_of_tokens_are_padded_on_the_side_of_the_tokenizer(side: str, nam
 
 def test_more_labels_than_tokens_are_refused() -> None:
     rows = [{**sample, "labels": [0] * 99} for sample in encoded()]
-    with pytest.raises(ValueError, match=r"99 labels, but .* tokens"):
+    with pytest.raises(ValueError, match=r"99 labels, but the samples of its batch have .* tokens"):
         ours.DataCollatorForTokenClassification(bert())(rows)
 
 
