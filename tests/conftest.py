@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,20 @@ def chromium_path() -> str:
     if (result := browser.chromium()) is None:
         pytest.skip(f"needs Chromium: {browser.INSTALL}")
     return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Excludes all that the test files import from garbage collection.
+
+    Hugging Face's Trainer collects garbage in each run, and would check every object of torch and transformers.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
