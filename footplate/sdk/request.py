@@ -136,6 +136,12 @@ def unreachable(url: httpx2.URL, error: Exception) -> Unreachable:
 
 
 def _no_footplate(answer: httpx2.Response) -> Unreachable:
+    if answer.has_redirect_location:  # for example, a proxy that accepts https only
+        target = answer.url.join(answer.headers["location"])
+        return Unreachable(
+            f"{_origin(answer.url)} redirects to {_origin(target)}",
+            hint="set FOOTPLATE_URL to the address that it names",
+        )
     kind = f"{answer.status_code}, {answer.headers.get('content-type') or 'no type'}"
     return Unreachable(
         f"something answers at {_origin(answer.url)} that is not a Footplate service ({kind})",

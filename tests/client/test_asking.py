@@ -129,6 +129,13 @@ async def test_an_answer_of_another_program_is_reported_as_not_from_footplate() 
         await send_json(FakeWire(httpx2.Response(404, html="<html>")), ApiRequest("GET", "/nodes"))
 
 
+async def test_a_redirect_to_https_is_reported_with_its_target() -> None:
+    moved = httpx2.Response(301, html="<html>", headers={"location": "https://footplate.test/nodes"})
+
+    with pytest.raises(Unreachable, match=r"redirects to https://footplate\.test"):
+        await send_json(FakeWire(moved), ApiRequest("GET", "/nodes"))
+
+
 @pytest.mark.parametrize(("status", "kind"), [(403, Forbidden), (404, NotFound), (409, Conflict)])
 def test_an_error_status_raises_its_exception_with_the_fields_of_the_answer(status: int, kind: type[Exception]) -> None:
     document = {"code": "some", "detail": "no", "hint": "do this", "request_id": "req_1", "allowed": ["resume"]}
