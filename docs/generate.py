@@ -348,7 +348,7 @@ DIFFERENCES = (
     ),
     (
         "Without a terminal, `ProgressCallback` writes its bar all the same.",
-        "`PrinterCallback` writes plain lines. `disable_tqdm=False` brings the bar back.",
+        "It writes plain lines. `disable_tqdm=False` brings the bar back.",
         "A bar fills a log file with control characters.",
     ),
     (

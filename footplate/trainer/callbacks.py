@@ -267,7 +267,7 @@ def _is_due(strategy: str, step: int, every: int) -> bool:
 
 
 class PrinterCallback(TrainerCallback):
-    """Prints one line per log, for output that is not a terminal."""
+    """Prints one line per log."""
 
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
@@ -278,14 +278,17 @@ class PrinterCallback(TrainerCallback):
 
 
 class ProgressCallback(TrainerCallback):
-    """Shows a progress bar of optimizer steps in a terminal. Texts in logs are cut to `max_str_len` characters."""
+    """Shows a progress bar of optimizer steps. Texts in logs are cut to `max_str_len` characters.
+
+    Without a terminal, it prints one line per log instead, unless `disable_tqdm` is set.
+    """
 
     def __init__(self, max_str_len: int = 100) -> None:
         self.bar: Any = None
         self.max_str_len = max_str_len
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
-        if not state.is_world_process_zero:
+        if not state.is_world_process_zero or not _has_bar(args):
             return None
         from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
@@ -303,6 +306,8 @@ class ProgressCallback(TrainerCallback):
         if self.bar is not None:
             shown = {name: self._cut(value) for name, value in logs.items() if name != "total_flos"}
             self.bar.write(str(shown))
+        elif not _has_bar(args):
+            return PrinterCallback().on_log(args, state, control, logs)
         return None
 
     def _cut(self, value: Any) -> Any:
@@ -316,15 +321,19 @@ class ProgressCallback(TrainerCallback):
         return None
 
 
+def _has_bar(args: Any) -> bool:
+    # SetFit passes its own arguments to callbacks, and they have no `disable_tqdm`.
+    return sys.stderr.isatty() or getattr(args, "disable_tqdm", None) is not None
+
+
 DEFAULT_CALLBACKS: list[type[TrainerCallback]] = [DefaultFlowCallback]
 """The callbacks that every Trainer has first."""
 DEFAULT_PROGRESS_CALLBACK = ProgressCallback
 
 
 def progress_callback(args: TrainingArguments) -> TrainerCallback:
-    """Returns the callback that shows the logs: a bar on a terminal, else plain lines."""
-    no_bar = not sys.stderr.isatty() if args.disable_tqdm is None else args.disable_tqdm
-    return PrinterCallback() if no_bar else DEFAULT_PROGRESS_CALLBACK()
+    """Returns the callback that shows the logs: `ProgressCallback`, unless `disable_tqdm` asks for plain lines."""
+    return PrinterCallback() if args.disable_tqdm else DEFAULT_PROGRESS_CALLBACK()
 
 
 class EarlyStoppingCallback(TrainerCallback, ExportableState):

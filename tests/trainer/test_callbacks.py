@@ -88,6 +88,20 @@ def test_a_callback_subclass_may_pass_metrics_and_logs_to_super_by_position(
     assert "'text': 'a long…'" in printed.out
 
 
+def test_the_progress_callback_prints_lines_without_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SetFit's tests look for this callback, and scripts remove it by its class to silence the output."""
+    trainer = a_trainer(tmp_path, max_steps=2, logging_steps=1, disable_tqdm=None)
+
+    trainer.train()
+
+    printed = capsys.readouterr()
+    assert printed.out.count("'loss'") == 2
+    assert "it/s" not in printed.err
+    assert isinstance(trainer.pop_callback(ProgressCallback), ProgressCallback)
+
+
 def test_on_train_end_is_called_after_an_error_in_training(tmp_path: Path) -> None:
     events = Events()
 
