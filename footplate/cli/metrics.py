@@ -22,6 +22,7 @@ from footplate.cli.context import (
 )
 from footplate.cli.text import metric_order, number, print_json, print_lines, short, sparkline, table
 from footplate.contract.events import json_safe
+from footplate.contract.name_list import split_names
 
 if TYPE_CHECKING:
     from footplate import Client, Job
@@ -50,7 +51,7 @@ def add_verbs(verbs: Verbs) -> None:
     metrics.add_argument(
         "jobs", metavar="JOB", nargs="+", type=not_empty, help=f"{JOB_HELP}; several jobs are compared"
     )
-    metrics.add_argument("--names", help="only these metrics, with commas")
+    metrics.add_argument("--names", help="only these metrics, with commas; a comma in a name is written \\,")
     metrics.add_argument("--first-step", type=int, metavar="N", help="only logs of this step and later ones")
     metrics.add_argument("--last-step", type=int, metavar="N", help="only logs of this step and earlier ones")
     metrics.add_argument("--csv", action="store_true", help="print every log and evaluation as CSV")
@@ -156,7 +157,7 @@ def _curves(job: Job, names: Sequence[str], steps: Steps) -> dict[str, Series]:
 def _chosen(metric_names: Sequence[str], wanted: str | None) -> Sequence[str]:
     if wanted is None:
         return metric_names
-    names = wanted.split(",")
+    names = split_names(wanted)
     if missing := [name for name in names if name not in metric_names]:
         raise UsageError(
             f"the job has no metric {missing[0]!r}", hint=f"it has: {', '.join(metric_names) or 'none yet'}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
+from footplate.contract.name_list import join_names
 from footplate.sdk.lists import Rows
 from footplate.sdk.models import Event, Line, MetricSummary, Series
 from footplate.sdk.request import ApiRequest, paged, send_json
@@ -72,7 +73,7 @@ def _query(
     names: Collection[str], x: str, points: int, everything: bool, first_step: int | None, last_step: int | None
 ) -> dict[str, Any]:
     return {
-        "names": ",".join(names) or None, "x": x, "points": points, "everything": "true" if everything else None,
+        "names": join_names(names) or None, "x": x, "points": points, "everything": "true" if everything else None,
         "first_step": first_step, "last_step": last_step,
     }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,12 +12,13 @@ from starlette.responses import Response
 
 from footplate.contract.errors import Problem
 from footplate.contract.ids import JobId
+from footplate.contract.name_list import split_names
 from footplate.contract.resources.history import MetricSummary, MetricSummaryList, Series, SeriesList
 from service.api.documented import media_type_response
 from service.api.formats import CSV, VARIES, csv_download, csv_response, csv_text, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, services_of
 from service.events.series import Axis, Steps, names_of, series, summaries
-from service.problems import InvalidQuery, comma_list
+from service.problems import InvalidQuery
 from service.store import jobs
 
 router = APIRouter(route_class=StrictRoute, tags=["metrics"])
@@ -34,7 +35,8 @@ Names = Annotated[
     Query(
         min_length=1,
         max_length=20_000,
-        description="Only these metrics, separated by commas. Left out: all.",
+        description="Only these metrics, separated by commas. Left out: all. In a name, a comma is written as `\\,` "
+        "and a backslash as `\\\\`.",
         json_schema_extra=NO_NUL,
     ),
 ]
@@ -120,7 +122,7 @@ async def compare_series(
     first_step: FirstStep = None,
     last_step: LastStep = None,
 ) -> Response:
-    job_ids = list(map(job_id, _split(jobs, "jobs")))
+    job_ids = list(map(job_id, _different(jobs.split(","), "jobs", jobs)))
     if len(job_ids) > MOST_JOBS:
         detail = f"names {len(job_ids)} jobs, and at most {MOST_JOBS} are compared in one request"
         raise InvalidQuery([Problem("/query/jobs", "too_many", detail, "send several requests")])
@@ -143,7 +145,7 @@ async def _series(
 ) -> Response:
     """Returns curves. They are read and encoded in a thread, some at a time, so that the event loop stays free."""
     services = services_of(request)
-    some_names = None if names is None else _split(names, "names")
+    some_names = None if names is None else _different(split_names(names), "names", names)
     chosen = await services.db.read(lambda conn: _chosen(conn, services, job_ids, some_names, selection.points))
     encode = _csv_lines if wants(request, CSV) else _json
     pieces: list[str] = []
@@ -188,9 +190,12 @@ def _chosen(
     return chosen
 
 
-def _split(text: str, parameter: str) -> list[str]:
-    """Returns the different names in a list with commas. Raises InvalidQuery if there are none."""
-    if names := list(dict.fromkeys(name for name in comma_list(text, parameter, MOST_NAMES) if name)):
+def _different(entries: Iterable[str], parameter: str, text: str) -> list[str]:
+    """Returns the different entries of a query parameter. Raises InvalidQuery if there are none or too many."""
+    names = list(dict.fromkeys(filter(None, entries)))
+    if len(names) > MOST_NAMES:
+        raise InvalidQuery([Problem(f"/query/{parameter}", "too_many", f"has more than {MOST_NAMES} entries")])
+    if names:
         return names
     detail = f"{text[:80]!r} contains no name"
     raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", detail, "leave it out")])

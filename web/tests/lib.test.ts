@@ -10,6 +10,7 @@ import { type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } f
 import { bestOf, familiesOf, groupMetrics, lowerIsBetter } from "../src/lib/groups";
 import type { Job } from "../src/api/types";
 import { isNewer, listedAfter } from "../src/lib/listed";
+import { joinNames, splitNames } from "../src/lib/names";
 import { type Checkpoint, checkpointOffers, offersOf } from "../src/lib/offers";
 import { FIRST, TEMPLATES, isRecipe } from "../src/lib/templates";
 import { gpuUse, systemValues } from "../src/lib/system";
@@ -316,6 +317,15 @@ describe("specs", () => {
   });
   it("makes a merge patch for a fork", () => {
     expect(mergePatch({ a: 1, b: { c: 1, d: 2 }, e: 5 }, { a: 1, b: { c: 3, d: 2 } })).toEqual({ b: { c: 3 }, e: null });
+  });
+});
+
+describe("names in one text", () => {
+  it("come back as they were, with their commas and backslashes", () => {
+    const names = ["loss", "f1@0.5,0.9", "a\\b", "c\\,"];
+    expect(joinNames(["f1@0.5,0.9", "loss"])).toBe("f1@0.5\\,0.9,loss");
+    expect(splitNames(joinNames(names))).toEqual(names);
+    expect(splitNames("a,,b\\c,")).toEqual(["a", "b\\c"]);
   });
 });
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from footplate import AsyncClient
 from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.resources.history import MetricSummaryList, Series, SeriesList
 from service.api import curves, listing
@@ -85,6 +86,23 @@ async def test_curves_are_columns_and_values_like_nan_are_text(both: Api) -> Non
     assert (nothing["name"], nothing["count"], nothing["x"]) == ("los", 0, [])
     assert [(curve["name"], curve["x"]) for curve in by_epoch] == [("loss", [0.01, 0.02]), ("lr", [0.03])]
     assert (await series(both, job, "x=time&names=lr"))[0]["x"][0].endswith("Z")
+
+
+async def test_a_metric_is_requested_by_a_name_with_commas_and_backslashes(both: Api) -> None:
+    names = ["f1@0.5,0.9", "a\\b", "c\\,", "loss"]
+    job, _ = trained(both, [dict.fromkeys(names, 1.0)])
+
+    async with AsyncClient(both.url) as client:
+        curves_of = (await client.jobs.get(job)).metrics.series
+        curves_by_name = [await curves_of(name) for name in names]
+        all_curves = await curves_of(*names)
+    plain = await series(both, job, "names=loss,a%5Cb,x")
+
+    assert [[(name, curve.y) for name, curve in curves_.items()] for curves_ in curves_by_name] == [
+        [(name, (1.0,))] for name in names
+    ]
+    assert list(all_curves) == names
+    assert [(curve["name"], curve["count"]) for curve in plain] == [("loss", 1), ("a\\b", 1), ("x", 0)]
 
 
 async def test_several_jobs_are_compared_in_one_answer(both: Api) -> None:

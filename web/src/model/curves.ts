@@ -6,6 +6,7 @@ import { explain, request, requestPages } from "../api/client";
 import { Unreachable } from "../api/connection";
 import type { Job, JobEvent } from "../api/types";
 import type { Curve } from "../lib/smooth";
+import { joinNames } from "../lib/names";
 import { type Part, type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } from "../lib/points";
 import { stepBack } from "../lib/events";
 import { throttled } from "../lib/slices";
@@ -222,7 +223,7 @@ function readFiner(): void {
   for (const { wish, steps, names } of requests.values()) {
     const mine = ++reading;
     for (const name of names) readings.set(`${wish.id} ${name}`, mine);
-    const query = `&names=${names.map(encodeURIComponent).join(",")}&first_step=${steps[0]}&last_step=${steps[1]}`;
+    const query = `&names=${encodeURIComponent(joinNames(names))}&first_step=${steps[0]}&last_step=${steps[1]}`;
     // Without an answer, the points that were loaded before stay.
     inTurn(() => readPoints(wish.id, wish.axis, query)).then((read) => keepParts(wish.id, steps, read, mine), () => undefined);
   }
@@ -241,7 +242,7 @@ async function namesInParts(job: Job): Promise<string[]> {
   const { data } = await request<{ data: { name: string }[] }>(`/jobs/${job.id}/metrics/summary`);
   const parts: string[] = [];
   for (let start = 0; start < data.length; start += NAMES_PER_REQUEST) {
-    parts.push(`&names=${data.slice(start, start + NAMES_PER_REQUEST).map((row) => encodeURIComponent(row.name)).join(",")}`);
+    parts.push(`&names=${encodeURIComponent(joinNames(data.slice(start, start + NAMES_PER_REQUEST).map((row) => row.name)))}`);
   }
   return parts;
 }

@@ -6,6 +6,7 @@ import { reconnections } from "../api/connection";
 import { type Job, STATES } from "../api/types";
 import { DEFAULT_COLUMNS, type Column, columnOf, compareValues, matches, needsSpec, needsSummary } from "../lib/columns";
 import { isOfServer, meets, showCondition, writeConditions } from "../lib/filters";
+import { splitNames } from "../lib/names";
 import { conditions, hasMore, isLoading, jobs, listed, loadMore, message, refreshJob, total } from "../model/jobs";
 import { detailsPending, detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../model/details";
 import { href, param, setParams } from "../model/route";
@@ -19,7 +20,7 @@ import { Table } from "./jobs/Table";
 
 export function JobsView() {
   const now = useNow();
-  const ids = (param("cols") || DEFAULT_COLUMNS.join()).split(",");
+  const ids = param("cols") ? splitNames(param("cols")) : DEFAULT_COLUMNS;
   const columns = ids.map(columnOf).filter((column): column is Column => column !== null);
   const search = param("q");
   const sort = param("sort", "-created");

@@ -1,6 +1,7 @@
 /** The menu that shows and hides the columns of the table. */
 
 import { COLUMNS, DEFAULT_COLUMNS, columnOf } from "../../lib/columns";
+import { joinNames } from "../../lib/names";
 import { metricNames, specPaths } from "../../model/details";
 import { setParams } from "../../model/route";
 import { Menu } from "../../ui/Menu";
@@ -8,7 +9,7 @@ import { Menu } from "../../ui/Menu";
 export function ColumnMenu({ columns }: { columns: string[] }) {
   const change = (id: string) => {
     const next = columns.includes(id) ? columns.filter((other) => other !== id) : [...columns, id];
-    setParams({ cols: next.join() === DEFAULT_COLUMNS.join() ? null : next.join() });
+    setParams({ cols: next.join() === DEFAULT_COLUMNS.join() ? null : joinNames(next) });
   };
   const add = (event: Event) => {
     event.preventDefault();
