@@ -146,6 +146,7 @@ def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axi
     attempts: list[SeriesAttempt] = []
     xs: list[Any] = []
     ys: list[Any] = []
+    steps: list[int | None] = []
     for piece in pieces:
         if piece.count:
             attempts.append(SeriesAttempt(attempt=piece.attempt, first=len(xs)))
@@ -154,10 +155,11 @@ def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axi
             placed = [point for point in shown if point[place] is not None]
             xs += [point[place] for point in placed]
             ys += [point[0] for point in placed]
+            steps += [point[3] for point in placed]
     return Series(
         job=job, name=name, count=sum(piece.curve.whole.count for piece in pieces),
         left_out=sum(piece.left_out for piece in pieces), exact=kept <= points, attempts=tuple(attempts),
-        x=tuple(xs), y=tuple(ys),
+        x=tuple(xs), y=tuple(ys), steps=None if axis == "step" else tuple(steps),
     )  # fmt: skip
 
 

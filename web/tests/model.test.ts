@@ -21,6 +21,8 @@ class Socket {
 interface Held {
   path: string;
   signal: AbortSignal | null;
+  headers: Record<string, string>;
+  body: string | null;
   answer: (response: Response) => void;
   fail: (error: unknown) => void;
 }
@@ -31,9 +33,9 @@ vi.stubGlobal("window", { addEventListener: () => undefined });
 vi.stubGlobal("history", { replaceState: () => undefined, pushState: () => undefined });
 let key: string | null = null;
 vi.stubGlobal("sessionStorage", { getItem: () => key });
-vi.stubGlobal("fetch", (path: string, { signal }: { signal: AbortSignal | null }) => new Promise<Response>((answer, fail) => held.push({ path, signal, answer, fail })));
+vi.stubGlobal("fetch", (path: string, { signal, headers, body }: Omit<Held, "path" | "answer" | "fail">) => new Promise<Response>((answer, fail) => held.push({ path, signal, headers, body, answer, fail })));
 
-const { curveOf, curvesPending, curvesProblem, followEvents, followJobs } = await import("../src/model/curves");
+const { curveOf, curvesPending, curvesProblem, followEvents, followJobs, wantFiner } = await import("../src/model/curves");
 const { detailsPending, needSummary, summaryOf } = await import("../src/model/details");
 const { act, jobs, keep, refreshJob } = await import("../src/model/jobs");
 const { colorOf } = await import("../src/ui/colors");
@@ -88,10 +90,22 @@ describe("the jobs that are followed", () => {
     followJobs([job("job_axis")], "epoch");
     await answerHistory("job_axis", [1, 2], [5, 6]);
 
-    await answer(["job_axis", "x=epoch"], series([0.5, 1], [5, 6]));
-    await answerHistory("job_axis", [1, 2], [5, 6]);
+    await answer(["job_axis", "x=epoch"], { data: [{ name: "loss", exact: true, x: [0.5, 1], y: [5, 6], steps: [1, 2] }] });
+    await answer(["job_axis", "kinds=system"], { data: [], next_cursor: null });
 
     await vi.waitFor(() => expect(curveOf("job_axis", "loss", "epoch", 0).x).toEqual([0.5, 1]));
+  });
+
+  it("have each value at its own epoch, also if others have none", async () => {
+    followJobs([job("job_epochs")], "epoch");
+    await answer(["job_epochs", "x=epoch"], { data: [{ name: "loss", exact: true, x: [0.5], y: [6], steps: [2] }] });
+    await answer(["job_epochs", "kinds=system"], { data: [], next_cursor: null });
+    await vi.waitFor(() => expect(curveOf("job_epochs", "loss", "epoch", 0)).toEqual({ x: [0.5], y: [6] }));
+
+    followJobs([job("job_epochs")], "step");
+    await answerHistory("job_epochs", [1, 2], [5, 6]);
+
+    await vi.waitFor(() => expect(curveOf("job_epochs", "loss", "step", 0)).toEqual({ x: [1, 2], y: [5, 6] }));
   });
 
   it("say why a history cannot be read, until it is read", async () => {
@@ -105,6 +119,42 @@ describe("the jobs that are followed", () => {
     await vi.waitFor(() => expect(curveOf("job_refused", "loss", "step", 0).x).toEqual([1]));
     expect(curvesProblem.value).toBeNull();
   });
+});
+
+describe("the use of the machine in a long job", () => {
+  const START = Date.parse("2026-01-01T00:00:00Z");
+  const name = "system/cpu_percent";
+  /** Event number n was measured n seconds after the start. */
+  const measured = (no: number) => ({ job: "job_long", no, kind: "system", at: new Date(START + no * 1000).toISOString(), step: null, epoch: null, rank: 0, data: { cpu_percent: no % 100 } });
+  const LAST = 200_000;
+
+  /** Answers requests for events as the service does. Returns their number. */
+  async function answerEvents(isDone: () => boolean): Promise<number> {
+    for (let count = 0; ; count += 1) {
+      while (!isDone() && requests("job_long", "kinds=system").length === 0) await settled();
+      const [request] = requests("job_long", "kinds=system");
+      if (!request) return count;
+      const query = new URLSearchParams(request.path.split("?")[1]);
+      const [after, limit] = [Number(query.get("after")), Number(query.get("limit"))];
+      const data = Array.from({ length: Math.min(limit, LAST - after) }, (_, index) => measured(after + 1 + index));
+      await answer(["job_long", "kinds=system"], { data, next_cursor: after + limit < LAST ? String(after + limit) : null });
+    }
+  }
+
+  it("reaches from its first to its newest measurement, and a zoom shows more of them", async () => {
+    followJobs([job("job_long", { last_no: LAST })], "step");
+    await answer(["job_long", "x=step"], { data: [] });
+    expect(await answerEvents(() => curvesPending.value === 0)).toBeLessThanOrEqual(50);
+    const whole = () => curveOf("job_long", name, "relative", START).x;
+    expect(whole()[0]).toBeLessThan(200);
+    expect(whole().at(-1)).toBeGreaterThan(LAST - 500);
+    expect(Math.max(...whole().slice(1).map((x, index) => x - whole()[index]!))).toBeLessThan(LAST / 30);
+
+    wantFiner({ id: "job_long", name, axis: "relative", startedAt: START, range: [100_000, 100_500] });
+    const near = () => whole().filter((x) => x >= 100_000 && x <= 100_500).length;
+    expect(near()).toBeLessThan(200);
+    await answerEvents(() => near() >= 200);
+  }, 60_000);
 });
 
 describe("the colours of selected jobs", () => {

@@ -79,6 +79,8 @@ class Series(Resource):
     attempts: tuple[SeriesAttempt, ...]
     x: tuple[int | float | str, ...]
     y: tuple[Measured, ...]
+    steps: tuple[int | None, ...] | None = None
+    """The step of each point, if x is the time or the epoch. None if x is the step."""
 
 
 class SeriesList(Resource):

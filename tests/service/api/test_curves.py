@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from footplate import AsyncClient
+from footplate.contract.events import Kind
 from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.resources.history import MetricSummaryList, Series, SeriesList
 from service.api import curves, listing
@@ -86,6 +87,18 @@ async def test_curves_are_columns_and_values_like_nan_are_text(both: Api) -> Non
     assert (nothing["name"], nothing["count"], nothing["x"]) == ("los", 0, [])
     assert [(curve["name"], curve["x"]) for curve in by_epoch] == [("loss", [0.01, 0.02]), ("lr", [0.03])]
     assert (await series(both, job, "x=time&names=lr"))[0]["x"][0].endswith("Z")
+
+
+async def test_a_curve_over_epochs_has_the_step_of_each_of_its_points(both: Api) -> None:
+    job, worker = Stage(both.db).running()
+    for step, epoch in ((1, None), (2, 0.5), (3, None), (4, 1.0)):
+        worker.send(worker.write(Kind.LOG, {"loss": float(step)}, step).model_copy(update={"epoch": epoch}))
+
+    (by_epoch,) = await series(both, job, "x=epoch")
+    (by_step,) = await series(both, job)
+
+    assert (by_epoch["x"], by_epoch["y"], by_epoch["steps"]) == ([0.5, 1.0], [2.0, 4.0], [2, 4])
+    assert (by_step["x"], by_step["steps"]) == ([1, 2, 3, 4], None)
 
 
 async def test_a_metric_is_requested_by_a_name_with_commas_and_backslashes(both: Api) -> None:

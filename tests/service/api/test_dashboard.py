@@ -175,6 +175,19 @@ async def test_charts_show_cpu_memory_and_gpu_use_from_the_first_minute(api: Api
     await expect(page.get_by_role("list", name="GPUs")).to_have_text("H100 78.1 GiB")
 
 
+async def test_use_of_the_machine_is_drawn_over_time_also_where_others_have_steps(api: Api, page: Page) -> None:
+    job, worker = trained(api, [{"f1@0.5,0.9": 0.25}])
+    worker.send(worker.write(Kind.SYSTEM, {"running_s": 10.0, "cpu_percent": 50.0}))
+    await page.goto(f"{api.url}/#/jobs/{job}?x=epoch")
+
+    await expect(page.locator("[data-metric='f1@0.5,0.9'] canvas")).to_be_visible()
+    chart = page.locator("[data-metric='system/cpu_percent']")
+    await expect(chart.locator("canvas")).to_be_visible()
+    await expect(chart).to_contain_text("over relative time")
+    await page.goto(f"{api.url}/#/jobs?cols=name,metric:f1@0.5\\,0.9:last")
+    await expect(page.locator("[data-job] .number")).to_have_text(["0.25"])
+
+
 async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, page: Page) -> None:
     ids = [await api.submit(name=f"run-{number}", tags=["sweep"], priority=number) for number in range(3)]
     await api.submit(name="other")

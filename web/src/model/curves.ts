@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { LiveFeed } from "../api/live";
-import { explain, request, requestPages } from "../api/client";
+import { explain, request } from "../api/client";
 import { Unreachable } from "../api/connection";
 import type { Job, JobEvent } from "../api/types";
 import type { Curve } from "../lib/smooth";
@@ -18,8 +18,12 @@ export type Axis = "step" | "epoch" | "relative" | "time";
 const HISTORY_POINTS = 1000;
 /** Curves per request: the server answers at most 100,000 points at once. */
 const NAMES_PER_REQUEST = 50;
-/** Each has 1,000 events of one rank, 10 seconds apart: a day is nine pages. */
+/** Pages of the use of CPU, memory and GPUs that are read one after the other. A rank fills nine in a day. */
 const SYSTEM_PAGES = 10;
+const SYSTEM_EVENTS_PER_PAGE = 1000;
+/** What is left of a longer history is read as so many samples at equal distances. */
+const SYSTEM_SAMPLES = 40;
+const SYSTEM_EVENTS_PER_SAMPLE = 250;
 
 /** Moves with every change of a curve. */
 export const curvesVersion = signal(0);
@@ -59,8 +63,8 @@ function onAxis(points: Points, axis: Axis, startedAt: number): Curve {
   return { x: points[axis], y: points.y };
 }
 
-/** Which axis the history of a job was loaded with, beside its steps. A job without an axis has only what arrived live. */
-const axes = new Map<string, Axis>();
+/** The axis that the history of a job was loaded with. A job without an axis has only what arrived live. */
+const axes = new Map<string, ServerAxis>();
 /** Events that arrive while a history is on its way. They are drawn again behind it. */
 const arrived = new Map<string, JobEvent[]>();
 /** Jobs whose history is on its way. */
@@ -81,7 +85,7 @@ export function followJobs(jobs: Job[], axis: Axis): void {
   });
 }
 
-const isLoaded = (id: string, axis: Axis) => axes.has(id) && (axis === "step" || axes.get(id) === otherAxis(axis));
+const isLoaded = (id: string, axis: Axis) => axes.get(id) === axisOfServer(axis);
 
 /** Loads a history with this axis unless it is loaded. A load with another axis that is under way ends first. */
 function needHistory(job: Job, axis: Axis): Promise<void> {
@@ -130,7 +134,12 @@ export function followAgain(id: string): void {
 const cursors = new Map<string, number>();
 
 interface SeriesAnswer {
-  data: { job: string; name: string; exact: boolean; x: (number | string)[]; y: (number | string | null)[] }[];
+  data: { name: string; exact: boolean; x: (number | string)[]; y: (number | string | null)[]; steps: (number | null)[] | null }[];
+}
+
+interface EventPage {
+  data: JobEvent[];
+  next_cursor: string | null;
 }
 
 async function load(job: Job, axis: Axis): Promise<void> {
@@ -143,11 +152,10 @@ async function load(job: Job, axis: Axis): Promise<void> {
     for (const names of await namesInParts(job)) {
       for (const [name, points] of await readPoints(job.id, axis, names)) mine.set(name, points);
     }
-    const system = await systemHistory(job.id, until);
+    for (const [name, points] of await readSystem(job.id, [1, until])) mine.set(name, points);
     curves.set(job.id, mine);
     parts.delete(job.id);
-    axes.set(job.id, otherAxis(axis) ?? "step");
-    for (const event of system) draw(event);
+    axes.set(job.id, axisOfServer(axis));
     for (const event of arrived.get(job.id)!) draw(event) || goBack(event);
   } finally {
     arrived.delete(job.id);
@@ -155,25 +163,56 @@ async function load(job: Job, axis: Axis): Promise<void> {
   }
 }
 
-/** The axis that a history is read with beside its steps. */
-const otherAxis = (axis: Axis) => (axis === "step" ? null : axis === "epoch" ? "epoch" : "time");
+type ServerAxis = "step" | "epoch" | "time";
+const axisOfServer = (axis: Axis): ServerAxis => (axis === "relative" ? "time" : axis);
 
 async function readPoints(id: string, axis: Axis, query: string): Promise<Map<string, Points>> {
-  const other = otherAxis(axis);
-  const address = (x: string) => `/jobs/${id}/metrics/series?x=${x}&points=${HISTORY_POINTS}${query}`;
-  const [steps, others] = await Promise.all([request<SeriesAnswer>(address("step")), other ? request<SeriesAnswer>(address(other)) : null]);
-  return new Map(steps.data.map((series) => {
-    const x = others?.data.find((one) => one.name === series.name)?.x ?? [];
-    const nothing: number[] = Array(series.x.length).fill(NaN);
+  const x = axisOfServer(axis);
+  const { data } = await request<SeriesAnswer>(`/jobs/${id}/metrics/series?x=${x}&points=${HISTORY_POINTS}${query}`);
+  return new Map(data.map((series) => {
+    const unknown = () => Array<number>(series.y.length).fill(NaN);
     return [series.name, {
-      step: series.x.map(Number),
-      // Points without a step or an epoch are left out by the server, so the axes may differ in length.
-      time: other === "time" ? fit(x.map((at) => Date.parse(String(at))), series.x.length) : nothing,
-      epoch: other === "epoch" ? fit(x.map(Number), series.x.length) : nothing.slice(),
+      step: (series.steps ?? series.x).map(numberOrNaN),
+      time: x === "time" ? series.x.map((at) => Date.parse(String(at))) : unknown(),
+      epoch: x === "epoch" ? series.x.map(Number) : unknown(),
       y: series.y.map(toNumber),
       isExact: series.exact,
     }];
   }));
+}
+
+const numberOrNaN = (value: unknown) => (typeof value === "number" ? value : NaN);
+
+/** Returns the job's use of CPU, memory and GPUs between two events, as its nodes sent it. */
+async function readSystem(id: string, range: Range): Promise<Map<string, Points>> {
+  const { events, isWhole } = await systemEvents(id, range);
+  const read = new Map<string, Points>();
+  for (const event of events) draw(event, read);
+  if (!isWhole) for (const points of read.values()) points.isExact = false;
+  return read;
+}
+
+async function systemEvents(id: string, [first, last]: Range): Promise<{ events: JobEvent[]; isWhole: boolean }> {
+  const events: JobEvent[] = [];
+  let [from, after] = [0, first - 1];
+  const read = async (limit: number) => {
+    const page = await request<EventPage>(`/jobs/${id}/events?kinds=system&limit=${limit}&after=${after}`);
+    events.push(...page.data.filter(({ no }) => no <= last && no > (events.at(-1)?.no ?? 0)));
+    return page.next_cursor === null ? Infinity : Number(page.next_cursor);
+  };
+  for (let page = 0; page < SYSTEM_PAGES; page += 1) {
+    from = after;
+    after = await read(SYSTEM_EVENTS_PER_PAGE);
+    if (after >= last) return { events, isWhole: true };
+  }
+  // The last sample ends about where the history ends, if its events are as close to each other as those of the last page.
+  const start = after;
+  const room = Math.max(0, last - start - ((start - from) * SYSTEM_EVENTS_PER_SAMPLE) / SYSTEM_EVENTS_PER_PAGE);
+  for (let sample = 0; sample < SYSTEM_SAMPLES; sample += 1) {
+    after = start + Math.floor((room * sample) / (SYSTEM_SAMPLES - 1));
+    await read(SYSTEM_EVENTS_PER_SAMPLE);
+  }
+  return { events, isWhole: false };
 }
 
 interface Wish {
@@ -214,8 +253,11 @@ function readFiner(): void {
     const points = curves.get(wish.id)?.get(wish.name);
     const steps = points && stepsIn(onAxis(points, wish.axis, wish.startedAt).x, points.step, wish.range);
     if (!steps || !hasFiner(points, parts.get(wish.id)?.get(wish.name), steps)) continue;
-    const key = `${wish.id} ${steps}`;
+    const isOfMachine = isMeasured(wish.name);
+    const key = `${wish.id} ${isOfMachine ? "system" : steps}`;
     const found = requests.get(key) ?? { wish, steps, names: [] };
+    // One event has the measurements of all curves of a rank, so the ranges of several curves are read as one.
+    if (isOfMachine) found.steps = [Math.min(found.steps[0], steps[0]), Math.max(found.steps[1], steps[1])];
     found.names.push(wish.name);
     requests.set(key, found);
   }
@@ -224,8 +266,9 @@ function readFiner(): void {
     const mine = ++reading;
     for (const name of names) readings.set(`${wish.id} ${name}`, mine);
     const query = `&names=${encodeURIComponent(joinNames(names))}&first_step=${steps[0]}&last_step=${steps[1]}`;
+    const read = () => (isMeasured(wish.name) ? readSystem(wish.id, steps) : readPoints(wish.id, wish.axis, query));
     // Without an answer, the points that were loaded before stay.
-    inTurn(() => readPoints(wish.id, wish.axis, query)).then((read) => keepParts(wish.id, steps, read, mine), () => undefined);
+    inTurn(read).then((read) => keepParts(wish.id, steps, read, mine), () => undefined);
   }
 }
 
@@ -245,16 +288,6 @@ async function namesInParts(job: Job): Promise<string[]> {
     parts.push(`&names=${encodeURIComponent(joinNames(data.slice(start, start + NAMES_PER_REQUEST).map((row) => row.name)))}`);
   }
   return parts;
-}
-
-function fit(values: number[], length: number): number[] {
-  return values.length === length ? values : Array.from({ length }, (_, index) => values[index] ?? NaN);
-}
-
-/** The job's use of CPU, memory and GPUs until now, as its nodes sent it. Of a very long job, the first pages. */
-async function systemHistory(id: string, until: number): Promise<JobEvent[]> {
-  const events = await requestPages<JobEvent>(`/jobs/${id}/events?kinds=system`, SYSTEM_PAGES);
-  return events.filter((event) => event.no <= until);
 }
 
 const toNumber = (value: unknown) => (typeof value === "number" ? value : Number(value ?? NaN));
@@ -293,26 +326,37 @@ function goBack(event: JobEvent): boolean {
   return true;
 }
 
+/** Names of curves that nodes measure. They have times, but neither steps nor epochs. */
+const measured = new Set<string>();
+export const isMeasured = (name: string): boolean => measured.has(name);
+
 /** Adds each value of an event to its curve. Returns false if none could be drawn. */
-function draw(event: JobEvent): boolean {
+function draw(event: JobEvent, into = curvesOf(event.job)): boolean {
   if (!["log", "eval", "system"].includes(event.kind)) return false;
   const values = event.kind === "system" ? systemValues(event) : Object.entries(event.data);
-  return values.map(([name, value]) => add(event, name, value)).some(Boolean);
+  return values.map(([name, value]) => add(event, name, value, into)).some(Boolean);
+}
+
+function curvesOf(id: string): Map<string, Points> {
+  const known = curves.get(id) ?? new Map<string, Points>();
+  curves.set(id, known);
+  return known;
 }
 
 /** Adds a point. A retried job goes back some steps: what it runs again replaces what it ran. */
-function add(event: JobEvent, name: string, value: unknown): boolean {
+function add(event: JobEvent, name: string, value: unknown, into: Map<string, Points>): boolean {
   if (typeof value !== "number" && typeof value !== "string") return false;
   const number = toNumber(value);
   if (Number.isNaN(number) && value !== "NaN") return false;
-  const mine = curves.get(event.job) ?? new Map<string, Points>();
-  curves.set(event.job, mine);
-  const points = mine.get(name) ?? noPoints();
-  mine.set(name, points);
-  const step = event.step ?? points.step.length;
+  const isOfMachine = event.kind === "system";
+  if (isOfMachine) measured.add(name);
+  const points = into.get(name) ?? noPoints();
+  into.set(name, points);
+  // The number of an event stands in place of the step that a measurement lacks. Finer points are read by it.
+  const step = isOfMachine ? event.no : (event.step ?? NaN);
   const part = parts.get(event.job)?.get(name);
-  if (part && step <= part.steps[1]) parts.get(event.job)!.delete(name);
-  addPoint(points, [step, event.epoch ?? NaN, Date.parse(event.at), number], event.kind !== "system");
+  if (part && into === curves.get(event.job) && step <= part.steps[1]) parts.get(event.job)!.delete(name);
+  addPoint(points, [step, event.epoch ?? NaN, Date.parse(event.at), number], !isOfMachine);
   return true;
 }
 

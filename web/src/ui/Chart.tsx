@@ -21,12 +21,12 @@ interface Props {
   title: string;
   looks: Look[];
   settings: Settings;
-  /** Charts with the same key share the cursor and the zoom. */
-  sync: string;
+  /** True if the other charts have another axis, so that this one names its own. */
+  isOwnAxis?: boolean;
   height?: number;
 }
 
-export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
+export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 }: Props) {
   const frame = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const shape = useRef("");
@@ -36,6 +36,8 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
   const pointed: Pointed = useSignal(null);
   const [isVisible, setVisible] = useState(false);
   const { axis } = settings;
+  /** Charts with the same axis share the cursor and the zoom. */
+  const sync = axis;
   const version = isVisible ? curvesVersion.value : null;
   const range = isVisible ? rangeOf(sync).value : null;
 
@@ -142,6 +144,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
     <figure class="chart" data-metric={title}>
       <figcaption>
         <span class="chart-title">{title}</span>
+        {isOwnAxis && <small> over {axis} time</small>}
         <Menu label="···" name={`Save ${title}`} class="right">
           <button type="button" onClick={() => savePng(plot.current, title, families)}>PNG</button>
           <button type="button" onClick={() => saveSvg(plot.current, title, families)}>SVG</button>
@@ -156,7 +159,7 @@ export function Chart({ title, looks, settings, sync, height = 200 }: Props) {
         title="Drag to zoom, Shift and drag to pan, double-click to see all"
         style={{ minHeight: `${height}px` }}
       >
-        {isVisible && lines.length === 0 && <p class="chart-empty">{axis === "step" ? `No value of ${title} yet.` : `No value of ${title} with ${axis === "epoch" ? "an epoch" : "a time"} yet.`}</p>}
+        {isVisible && lines.length === 0 && <p class="chart-empty">{`No value of ${title} with ${axis === "epoch" ? "an epoch" : axis === "step" ? "a step" : "a time"} yet.`}</p>}
       </div>
       {before.current.length > 0 ? <Legend title={title} families={families} isSmooth={isSmooth} pointed={pointed} /> : <ul class="legend">{looks.map((look) => <li key={look.id}>&nbsp;</li>)}</ul>}
     </figure>

@@ -7,7 +7,7 @@ import { FINAL, type Job } from "../api/types";
 import { diff } from "../lib/flatten";
 import { formatNumber, jobTitle } from "../lib/format";
 import { familiesOf, groupMetrics, isFigure } from "../lib/groups";
-import { type Axis, curvesPending, curvesProblem, curvesVersion, followJobs, forgetFiner, namesOf } from "../model/curves";
+import { type Axis, curvesPending, curvesProblem, curvesVersion, followJobs, forgetFiner, isMeasured, namesOf } from "../model/curves";
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { param, setParams } from "../model/route";
 import { Chart } from "../ui/Chart";
@@ -30,11 +30,15 @@ export function Charts({ jobs }: { jobs: Job[] }) {
     smoothing: Number(param("smooth", "0")) || 0,
     withoutOutliers: param("outliers") === "0",
   });
-  const range = rangeOf(axis);
+  // What a node measures has a time, and no step or epoch.
+  const axisOfMeasured = axis === "step" || axis === "epoch" ? "relative" : axis;
+  const settingsOfMeasured = useSame<Settings>({ ...settings, axis: axisOfMeasured });
+  const ranges = [...new Set([rangeOf(axis), rangeOf(axisOfMeasured)])];
+  const isZoomed = ranges.some((range) => range.value !== null);
   useEffect(() => followJobs(jobs, axis), [ids, axis, reconnections.value]);
   useEffect(() => {
-    if (range.value === null) forgetFiner();
-  }, [range.value]);
+    if (!isZoomed) forgetFiner();
+  }, [isZoomed]);
   useEffect(() => {
     if (jobs.length > 1) jobs.forEach((job) => needSpec(job.id));
   }, [ids]);
@@ -64,7 +68,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
         <Toggle name="log" on="1" text="Log y" />
         {axis !== "time" && <Toggle name="logx" on="1" text="Log x" />}
         <Toggle name="outliers" on="0" text="Ignore outliers" />
-        {range.value && <button type="button" onClick={() => (range.value = null)}>Show all of x</button>}
+        {isZoomed && <button type="button" onClick={() => ranges.forEach((range) => (range.value = null))}>Show all of x</button>}
         {curvesPending.value > 0 && <span class="count">Loading curves…</span>}
       </div>
       {curvesProblem.value && <p class="empty" role="alert">Some curves could not be read: {curvesProblem.value} <button type="button" onClick={() => followJobs(jobs, axis)}>Try again</button></p>}
@@ -74,7 +78,7 @@ export function Charts({ jobs }: { jobs: Job[] }) {
           <summary>{group.title} <small>{group.names.length}</small></summary>
           <div class="chart-grid">
             {group.names.map((name) => (
-              <Drawn key={name} title={name} sync={axis} settings={settings} looks={looks} />
+              <Drawn key={name} title={name} settings={isMeasured(name) ? settingsOfMeasured : settings} isOwnAxis={isMeasured(name) && axis !== axisOfMeasured} looks={looks} />
             ))}
           </div>
         </details>
