@@ -16,7 +16,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from footplate.contract.errors import FootplateError
+from footplate.contract.errors import FootplateError, Unauthorized
 from footplate.contract.ids import uuid7
 from service import problems
 from service.api import (
@@ -50,7 +50,7 @@ from service.api.openai import jobs as openai_jobs
 from service.api.openai import uploads as openai_uploads
 from service.api.openai import webhooks as openai_webhooks
 from service.auth import Credentials, ForeignPage, subprotocol_of
-from service.callers import CALLER
+from service.callers import CALLER, Caller
 from service.deps import Services
 from service.problems import BadHost
 from service.server import SOCKET, close_code, close_reason
@@ -154,8 +154,7 @@ class Guard:
             await send(message)
 
         try:
-            check = self.services.gatekeeper.check_request
-            scope[CALLER] = check(scope["method"], scope["path"], scope["query_string"], credentials)
+            scope[CALLER] = await self._caller(scope, credentials)
             await self.app(scope, receive, guarded)
         except FootplateError as error:
             await problems.of_error(scope, error)(scope, receive, guarded)
@@ -169,6 +168,15 @@ class Guard:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.services.meters.answered(scope["method"], route, status, perf_counter() - started)
+
+    async def _caller(self, scope: Scope, credentials: Credentials) -> Caller:
+        gatekeeper, query = self.services.gatekeeper, scope["query_string"]
+        try:
+            return gatekeeper.check_request(scope["method"], scope["path"], query, credentials)
+        except Unauthorized as refused:
+            if scope["method"] != "GET" or credentials.authorization:
+                raise
+            return await gatekeeper.check_link(query, refused)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Checks a websocket. Pages of other sites are refused before the handshake.

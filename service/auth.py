@@ -1,4 +1,4 @@
-"""Checks each request's key, host and origin, and makes one-time tickets for browsers' websockets."""
+"""Checks each request's key, host and origin, and makes one-time tickets for browsers' websockets and downloads."""
 
 from __future__ import annotations
 
@@ -155,10 +155,20 @@ class Gatekeeper:
         caller.require(READS)
         return caller
 
-    async def ticket(self, caller: Caller) -> str:
-        """Returns a ticket that opens one websocket within 30 s, to read the caller's project.
+    async def check_link(self, query: bytes, refused: Unauthorized) -> Caller:
+        """Checks the ticket of a download that was refused for its missing key. Returns the ticket's caller.
 
-        A service without keys returns an empty ticket, because its websockets need none.
+        A browser's link sends a ticket, because it cannot send headers.
+        """
+        parameters = read_query(query)
+        if not (ticket := parameters.get("ticket")):
+            raise refused
+        return _in_project(await self._holder(ticket), parameters, None)
+
+    async def ticket(self, caller: Caller) -> str:
+        """Returns a ticket for one websocket or download within 30 s, to read the caller's project.
+
+        A service without keys returns an empty ticket, because it needs none.
         """
         if not self.needs_key:
             return ""

@@ -24,7 +24,7 @@ from footplate.contract.resources.artifacts import (
 )
 from service.api import views
 from service.api.documented import documented_body
-from service.api.downloads import ANSWERS, TAR, Archive, attachment, download, in_threads
+from service.api.downloads import ANSWERS, TAR, Archive, LinkTicket, attachment, download, in_threads
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, read_model, services_of
 from service.jobs import pins
@@ -109,7 +109,9 @@ async def list_checkpoint_files(
     summary="One file, or a range of it; its ETag is its sha256",
     **ANSWERS,
 )
-async def download_checkpoint_file(request: Request, job: JobPath, checkpoint: Named, path: str) -> Response:
+async def download_checkpoint_file(
+    request: Request, job: JobPath, checkpoint: Named, path: str, ticket: LinkTicket = None
+) -> Response:
     row, files = await _contents(request, job, checkpoint)
     sealed_file = next((file for file in files if file.path == path), None)
     if sealed_file is None:
@@ -127,7 +129,7 @@ async def download_checkpoint_file(request: Request, job: JobPath, checkpoint: N
     summary="All files of the checkpoint as one tar",
     responses={200: {"content": {TAR: {}}}},
 )
-async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Response:
+async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named, ticket: LinkTicket = None) -> Response:
     """Sends a tar that is made while it is sent.
 
     If the job still runs and keeps few checkpoints, pin the checkpoint first. If the checkpoint is deleted meanwhile,

@@ -9,14 +9,16 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import IO, Any
+from typing import IO, Annotated, Any
 from urllib.parse import quote
 
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from footplate.contract.resources.artifacts import CheckpointFile
 from service.artifact_files import about, exactly
+from service.deps import NO_NUL
 from service.problems import RangeNotSatisfiable
 
 BINARY = "application/octet-stream"
@@ -30,6 +32,11 @@ ANSWERS: dict[str, Any] = {
     }
 }
 """The answers of a download, for a route's decorator."""
+LinkTicket = Annotated[
+    str | None,
+    Query(description="A ticket of POST /tickets instead of a key, for a link in a browser.", json_schema_extra=NO_NUL),
+]
+"""Declared by the routes that a link may open. The guard checks the ticket before the route (service/auth.py)."""
 _RANGE = re.compile(r"\s*([0-9]{0,18})-([0-9]{0,18})\s*")
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.errors import NotFound
 from footplate.contract.resources.artifacts import Output, OutputList
-from service.api.downloads import ANSWERS, download
+from service.api.downloads import ANSWERS, LinkTicket, download
 from service.api.views import moment
 from service.artifact_files import CannotRead, Store, open_below
 from service.deps import JobPath, StrictRoute, job_id, services_of
@@ -46,7 +46,7 @@ async def list_outputs(request: Request, job: JobPath) -> OutputList:
 @router.get(
     "/jobs/{job}/outputs/{path:text}", operation_id="download_output", summary="One file, or a range of it", **ANSWERS
 )
-async def download_output(request: Request, job: JobPath, path: str) -> Response:
+async def download_output(request: Request, job: JobPath, path: str, ticket: LinkTicket = None) -> Response:
     services = services_of(request)
     folder = await _folder(request, job)
     file = None

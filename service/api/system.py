@@ -103,7 +103,7 @@ def _job_schema() -> bytes:
     "/tickets",
     status_code=201,
     operation_id="create_ticket",
-    summary="A one-time ticket for a browser's websocket: ?ticket=…",
+    summary="A one-time ticket for a browser's websocket or download: ?ticket=…",
 )
 @needs(Scope.READ)
 async def ticket(request: Request) -> Ticket:

@@ -20,7 +20,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.messages import Gpu
 from service.api import dashboard
 from service.jobs.resume import Resume
-from service.store import checkpoints, tables
+from service.store import checkpoints, jobs, tables
 from tests.conformance.acting import Stage
 from tests.conformance.test_curves import send_logs
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
@@ -186,6 +186,30 @@ async def test_use_of_the_machine_is_drawn_over_time_also_where_others_have_step
     await expect(chart).to_contain_text("over relative time")
     await page.goto(f"{api.url}/#/jobs?cols=name,metric:f1@0.5\\,0.9:last")
     await expect(page.locator("[data-job] .number")).to_have_text(["0.25"])
+
+
+async def test_a_download_goes_to_the_disk_and_says_why_it_cannot(serve: Serve, sqlite_url: str, page: Page) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    job = await api.submit()
+    folder = api.services.settings.artifacts_path / "jobs" / job / "attempts" / "1" / "outputs"
+    folder.mkdir(parents=True)
+    (folder / "model #1.bin").write_bytes(b"weights")
+    await api.db.write(lambda conn: jobs.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs"))
+    await page.goto(f"{api.url}/#/jobs/{job}?tab=outputs")
+    await page.get_by_label("Key").fill(KEY)
+    await page.get_by_role("button", name="Log in").click()
+    file = page.get_by_role("button", name="model #1.bin")
+
+    async with page.expect_download() as started:
+        await file.click()
+    download = await started.value
+
+    assert download.suggested_filename == "model #1.bin"
+    assert download.url.startswith(api.url), "the file was kept in the page's memory"
+    assert (await download.path()).read_bytes() == b"weights"
+    (folder / "model #1.bin").unlink()
+    await file.click()
+    await expect(page.locator(".message")).to_contain_text("model #1.bin cannot be downloaded: the job has no output")
 
 
 async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, page: Page) -> None:

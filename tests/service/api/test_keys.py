@@ -18,7 +18,7 @@ from service.auth import LOCAL
 from service.problems import TooManyRequests
 from service.rate_limit import BURST_SECONDS, AddressLimits, Quota, network_of
 from service.redaction import Redacting
-from service.store import keys
+from service.store import jobs, keys
 from service.store.times import now_ms
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve, rest
 from tests.support.processes import until_async
@@ -464,6 +464,31 @@ async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeyp
         seen[who] = (row["jobs"], row["slots_used"])
 
     assert seen == {"vision": ([job], 1), "speech": ([], 1), "operator": ([job], 1)}
+
+
+async def test_a_link_downloads_with_a_ticket_once_and_reads_nothing_else(guarded: Api) -> None:
+    key = await a_key(guarded)
+    made = await guarded.client.post("/jobs", json=SPEC, headers=bearer(key))
+    job = made.json()["id"]
+    folder = guarded.services.settings.artifacts_path / "jobs" / job / "attempts" / "1" / "outputs"
+    folder.mkdir(parents=True)
+    (folder / "a b.bin").write_bytes(b"whole")
+    await guarded.db.write(lambda conn: jobs.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs"))
+    file = f"/jobs/{job}/outputs/a%20b.bin"
+    ticket, other, elsewhere = [await _ticket(guarded, holder) for holder in (key, key, await a_key(guarded, "speech"))]
+
+    async with httpx2.AsyncClient(base_url=guarded.url) as link:
+        refused = await link.get(f"/jobs/{job}?ticket={other}")
+        foreign = await link.get(f"{file}?ticket={elsewhere}")
+        outside = await link.get(f"{file}?ticket={await _ticket(guarded, key)}&project=speech")
+        first = await link.get(f"{file}?project=vision&ticket={ticket}")
+        second = await link.get(f"{file}?ticket={ticket}")
+        deleting = await link.delete(f"/jobs/{job}?ticket={await _ticket(guarded, key)}")
+
+    assert (first.status_code, first.content) == (200, b"whole")
+    assert first.headers["content-disposition"].startswith("attachment")
+    answers = (refused, foreign, outside, second, deleting)
+    assert [answer.status_code for answer in answers] == [422, 404, 403, 401, 401], [a.text for a in answers]
 
 
 async def _a_job_of(api: Api, key: dict[str, Any] | str, *, ended: bool = False) -> str:

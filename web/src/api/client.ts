@@ -116,22 +116,31 @@ export function explain(error: unknown): string {
 
 export const jobPath = (id: string) => `/jobs/${encodeURIComponent(id)}`;
 
-/** Downloads with the key in a header, which a plain link cannot send. */
+/** Downloads by a link, so that the browser writes a file of any size to the disk. A link cannot send the key, and has a ticket instead. */
 export async function download(path: string, name: string): Promise<void> {
-  const response = await send(inProject(path), { headers: authorization() });
-  if (!response.ok) {
+  const address = inProject(path);
+  const headers = authorization();
+  if (!(await send(address, { method: "HEAD", headers })).ok) {
+    // Only the answer to a GET says why.
+    const response = await send(address, { headers });
     const said = await response.json().catch(() => null);
     throw new ApiError(response.status, "download", `${name} cannot be downloaded: ${said?.detail ?? `the service answered ${response.status}`}`, [], said?.hint ?? null);
   }
-  saveBlob(await response.blob(), name);
+  const { ticket } = await request<{ ticket: string }>("/tickets", { method: "POST", quiet: true });
+  save(ticket ? `${address}${address.includes("?") ? "&" : "?"}ticket=${ticket}` : address, name);
 }
 
 export function saveBlob(blob: Blob, name: string): void {
+  const address = URL.createObjectURL(blob);
+  save(address, name);
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+function save(address: string, name: string): void {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
+  link.href = address;
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
 /** Sends a request whose answer is a stream of events, and yields the data of each event as it arrives. */
