@@ -9,7 +9,7 @@ import { isOnline, lastHeard } from "./api/connection";
 import { formatDuration } from "./lib/format";
 import { listedProject, message, refreshNow, startPolling } from "./model/jobs";
 import { go, href, param, route, setParams } from "./model/route";
-import { focused, installKeys, KEYS } from "./ui/keyboard";
+import { focused, installKeys, keepFocus, KEYS } from "./ui/keyboard";
 import { Menu } from "./ui/Menu";
 import { setTheme, theme, THEMES } from "./ui/theme";
 import { showAllOfX } from "./ui/zoom";
@@ -163,4 +163,5 @@ effect(() => {
 });
 startPolling();
 installKeys();
+keepFocus();
 render(<App />, document.getElementById("app")!);

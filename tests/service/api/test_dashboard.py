@@ -253,14 +253,26 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     assert (await api.client.get(f"/jobs/{ids[0]}")).json()["tags"] == ["sweep"]
 
 
-async def test_a_question_before_an_action_takes_the_focus_and_escape_means_no(api: Api, page: Page) -> None:
-    job, _ = trained(api, [{"loss": 2.0}])
-    await page.goto(f"{api.url}/#/jobs/{job}")
+async def test_a_question_before_an_action_takes_the_focus_and_gives_it_back(api: Api, page: Page) -> None:
+    job, worker = trained(api, [{"loss": 2.0}])
+    worker.checkpoints(1, metrics={})
+    worker.checkpoints(2, metrics={})
+    await page.goto(f"{api.url}/#/jobs/{job}?tab=checkpoints")
     await page.get_by_role("button", name="cancel").press("Enter")
     await expect(page.get_by_role("button", name="No", exact=True)).to_be_focused()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("alertdialog")).to_have_count(0)
+    await expect(page.get_by_role("button", name="cancel")).to_be_focused()
     await expect(page).to_have_url(re.compile(job))
+    delete = page.locator("#panel tbody tr").last.get_by_role("button", name="delete")
+    await delete.press("Enter")
+    await page.keyboard.press("Escape")
+    await expect(delete).to_be_focused()
+    await delete.press("Enter")
+    await page.get_by_role("button", name="Yes, delete").press("Enter")
+    await expect(page.locator("#panel tbody tr")).to_have_count(1)
+    # The row with the focus is gone, so Tab goes on from the rows around it.
+    await expect(page.locator("#panel tbody")).to_be_focused()
 
     await page.goto(f"{api.url}/#/jobs?sel={job}")
     for tag in ("one", "two"):
@@ -268,6 +280,7 @@ async def test_a_question_before_an_action_takes_the_focus_and_escape_means_no(a
         await expect(page.get_by_label("Tag", exact=True)).to_be_focused()
         await page.keyboard.type(f"{tag}\n")
         await expect(page.locator("[data-job]")).to_contain_text(tag)
+        await expect(page.get_by_role("button", name="tag…")).to_be_focused()
 
 
 async def test_an_address_sorts_and_selects_jobs_that_are_older_than_the_newest_page(api: Api, page: Page) -> None:

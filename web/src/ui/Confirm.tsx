@@ -1,7 +1,7 @@
-/** A question before something that cannot be undone. It takes the focus, and Escape is a "no". */
+/** A question before something that cannot be undone. It takes the focus and gives it back. Escape is a "no". */
 
 import type { ComponentChildren } from "preact";
-import { focused } from "./keyboard";
+import { focused, useFocusBack } from "./keyboard";
 
 interface Props {
   name: string;
@@ -13,6 +13,7 @@ interface Props {
 }
 
 export function Confirm({ name, yes, isBusy = false, onYes, onNo, children }: Props) {
+  useFocusBack();
   const onKey = (event: KeyboardEvent) => {
     if (event.key !== "Escape") return;
     event.stopPropagation();

@@ -1,5 +1,6 @@
 /** Keys for the whole page. They do nothing while somebody types into a field. */
 
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { go, href, param, route, setParams, tableHref } from "../model/route";
 
 export const KEYS: [string, string][] = [
@@ -9,6 +10,44 @@ export const KEYS: [string, string][] = [
 
 /** A `ref` that focuses an element when it appears. The attribute `autofocus` works only once in the life of a page. */
 export const focused = (element: HTMLElement | null): void => element?.focus();
+
+/** Gives the focus back to the element that had it when the calling component appeared. */
+export function useFocusBack(): void {
+  const before = useRef(document.activeElement);
+  // In a task of its own, because the element with the focus is still in the page here.
+  useLayoutEffect(() => () => void setTimeout(() => isFocusLost() && (before.current as HTMLElement | null)?.focus()), []);
+}
+
+/** Returns a `ref` for a button that is hidden while what it opened is there. The button gets the focus once that is closed. */
+export function useOpener(isOpen: boolean) {
+  const opener = useRef<HTMLButtonElement>(null);
+  const wasOpen = useRef(false);
+  useLayoutEffect(() => {
+    if (wasOpen.current && !isOpen) opener.current?.focus();
+    wasOpen.current = isOpen;
+  }, [isOpen]);
+  return opener;
+}
+
+const isFocusLost = () => document.activeElement === null || document.activeElement === document.body;
+
+/** Gives the focus of an element that was removed or disabled to the nearest element around it, so that Tab goes on from there. */
+export function keepFocus(): void {
+  let path: HTMLElement[] = [];
+  document.addEventListener("focusin", (event) => {
+    path = event.composedPath().filter((element) => element instanceof HTMLElement);
+  });
+  const canHold = (element: HTMLElement) => element.isConnected && !element.matches(":disabled, [hidden]");
+  const restore = () => {
+    if (!isFocusLost() || !path[0] || canHold(path[0])) return;
+    const around = path.find((element) => canHold(element) && element !== document.body)!;
+    if (!around.hasAttribute("tabindex")) around.tabIndex = -1;
+    around.focus({ preventScroll: true });
+  };
+  // A browser takes the focus from a disabled element when it draws the page. What gives the focus back itself, as a question does, is first.
+  const soonRestore = () => path[0] && !canHold(path[0]) && requestAnimationFrame(() => setTimeout(restore));
+  new MutationObserver(soonRestore).observe(document.body, { childList: true, subtree: true, attributeFilter: ["disabled"] });
+}
 
 const rows = () => [...document.querySelectorAll<HTMLElement>("[data-job]")];
 

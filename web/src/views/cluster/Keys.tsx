@@ -6,8 +6,8 @@ import { formatAge } from "../../lib/format";
 import { attempt } from "../../model/jobs";
 import { Copy } from "../../ui/Copy";
 import { useOnce } from "../../ui/once";
+import { Sure } from "../../ui/Sure";
 import { usePolled } from "./polled";
-import { Sure } from "./Sure";
 
 interface Key {
   id: string;
@@ -50,7 +50,7 @@ export function Keys() {
               <tr key={row.id}>
                 <td><b>{row.name}</b></td><td><code>{row.prefix}</code></td><td data-title="project">{row.project}</td><td>{row.scopes.join(", ")}</td>
                 <td data-title="used">{row.last_used_at ? formatAge(row.last_used_at, Date.now()) : "never"}</td>
-                <td class="row-actions"><Sure action="delete" meaning="Whoever uses this key is refused from now on." run={() => remove(row)} /></td>
+                <td class="row-actions"><Sure action="delete" run={() => remove(row)}>Whoever uses this key is refused from now on.</Sure></td>
               </tr>
             ))}
           </tbody>

@@ -7,8 +7,8 @@ import { formatAge, formatDuration, formatNumber, jobTitle } from "../../lib/for
 import { type Gpu, gpuUse } from "../../lib/system";
 import { attempt, jobs } from "../../model/jobs";
 import { href } from "../../model/route";
+import { Sure } from "../../ui/Sure";
 import { usePolled } from "./polled";
-import { Sure } from "./Sure";
 
 interface Node {
   id: string;
@@ -52,8 +52,8 @@ export function Nodes() {
             {node.exposed && <details><summary class="warning">Training is not confined here</summary><p>{node.exposed}</p></details>}
             <p class="facts">{Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(" · ")}</p>
             {node.state === "draining" && <button type="button" onClick={() => void drain(node)}>undrain</button>}
-            {node.actions.includes("drain") && <Sure action="drain" meaning="Its jobs save a checkpoint and continue on other nodes. It gets no more work." run={() => void drain(node)} />}
-            {node.actions.includes("remove") && <Sure action="remove" meaning="It leaves the list until it sends a heartbeat." run={() => void remove(node)} />}
+            {node.actions.includes("drain") && <Sure action="drain" run={() => void drain(node)}>Its jobs save a checkpoint and continue on other nodes. It gets no more work.</Sure>}
+            {node.actions.includes("remove") && <Sure action="remove" run={() => void remove(node)}>It leaves the list until it sends a heartbeat.</Sure>}
           </div>
         ))}
       </div>

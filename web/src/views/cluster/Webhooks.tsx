@@ -6,8 +6,8 @@ import { formatAge } from "../../lib/format";
 import { attempt } from "../../model/jobs";
 import { Copy } from "../../ui/Copy";
 import { useOnce } from "../../ui/once";
+import { Sure } from "../../ui/Sure";
 import { usePolled } from "./polled";
-import { Sure } from "./Sure";
 
 interface Webhook {
   id: string;
@@ -73,7 +73,7 @@ export function Webhooks() {
                 <td data-title="works">{!row.enabled ? `off: ${row.disabled_why}` : row.failing_since ? `failing for ${formatAge(row.failing_since, Date.now()).replace(" ago", "")}` : "yes"}</td>
                 <td class="row-actions">
                   <button type="button" onClick={() => void attempt(() => test(row.id), "the test was delivered").then(reload)}>test</button>
-                  <Sure action="delete" meaning="Nothing is sent to this address any more." run={() => remove(row.id)} />
+                  <Sure action="delete" run={() => remove(row.id)}>Nothing is sent to this address any more.</Sure>
                 </td>
               </tr>
             ))}

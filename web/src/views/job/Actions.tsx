@@ -10,7 +10,7 @@ import { detailsVersion, partsOf } from "../../model/details";
 import { act, attempt, jobs } from "../../model/jobs";
 import { href, replace, tableHref } from "../../model/route";
 import { Confirm } from "../../ui/Confirm";
-import { focused } from "../../ui/keyboard";
+import { focused, useOpener } from "../../ui/keyboard";
 import { Menu } from "../../ui/Menu";
 import { type Once, useOnce } from "../../ui/once";
 import { LinkIf } from "./LinkIf";
@@ -74,34 +74,37 @@ function Answer({ job }: { job: Job }) {
 /** Orders that act on the running loop at its next step. */
 function Live({ job, whyNot, isBusy, once }: { job: Job; whyNot: (name: string) => string | null; isBusy: boolean; once: Once }) {
   const [rate, setRate] = useState<string | null>(null);
-  const [problem, setProblem] = useState<string | null>(null);
+  const opener = useOpener(rate !== null);
   const send = (body: object) => once(() => attempt(() => request(`/jobs/${job.id}/do`, { method: "POST", body })));
   const ask = async () => {
     const orders = await attempt(() => requestPages<JobEvent>(`/jobs/${job.id}/events?kinds=do`, 10));
-    setProblem(null);
     setRate(rateBefore(orders ?? [], partsOf(job.id)));
-  };
-  const apply = (event: Event) => {
-    event.preventDefault();
-    const value = Number(rate);
-    if (!rate?.trim() || !(value >= 0 && value < Infinity)) return setProblem(`“${rate}” is not a learning rate. Write a number that is not negative, such as 1e-5.`);
-    setRate(null);
-    void send({ set: { learning_rate: value } });
   };
   return (
     <>
       <button type="button" disabled={whyNot("save now") !== null} aria-disabled={isBusy} title={whyNot("save now") ?? MEANING["save now"]} onClick={() => void send({ save: true })}>save now</button>
       <button type="button" disabled={whyNot("evaluate now") !== null} aria-disabled={isBusy} title={whyNot("evaluate now") ?? MEANING["evaluate now"]} onClick={() => void send({ evaluate: true })}>evaluate now</button>
-      {rate === null ? (
-        <button type="button" disabled={whyNot("learning rate") !== null} title={whyNot("learning rate") ?? MEANING["learning rate"]} onClick={() => void ask()}>learning rate…</button>
-      ) : (
-        <form class="confirm" onSubmit={apply}>
-          <label>Learning rate <input class="short" ref={focused} inputMode="decimal" placeholder="1e-5" aria-invalid={problem !== null} value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
-          <button>Set</button>
-          <button type="button" onClick={() => setRate(null)}>Close</button>
-          <small>{problem ? <span class="error" role="alert">{problem}</span> : "The schedule multiplies this rate by its factor."}</small>
-        </form>
-      )}
+      <button type="button" ref={opener} hidden={rate !== null} disabled={whyNot("learning rate") !== null} title={whyNot("learning rate") ?? MEANING["learning rate"]} onClick={() => void ask()}>learning rate…</button>
+      {rate !== null && <RateForm before={rate} set={(value) => (setRate(null), void send({ set: { learning_rate: value } }))} close={() => setRate(null)} />}
     </>
+  );
+}
+
+function RateForm({ before, set, close }: { before: string; set: (value: number) => void; close: () => void }) {
+  const [rate, setRate] = useState(before);
+  const [problem, setProblem] = useState<string | null>(null);
+  const apply = (event: Event) => {
+    event.preventDefault();
+    const value = Number(rate);
+    if (!rate.trim() || !(value >= 0 && value < Infinity)) return setProblem(`“${rate}” is not a learning rate. Write a number that is not negative, such as 1e-5.`);
+    set(value);
+  };
+  return (
+    <form class="confirm" onSubmit={apply}>
+      <label>Learning rate <input class="short" ref={focused} inputMode="decimal" placeholder="1e-5" aria-invalid={problem !== null} value={rate} onInput={(event) => setRate(event.currentTarget.value)} /></label>
+      <button>Set</button>
+      <button type="button" onClick={close}>Close</button>
+      <small>{problem ? <span class="error" role="alert">{problem}</span> : "The schedule multiplies this rate by its factor."}</small>
+    </form>
   );
 }

@@ -6,9 +6,9 @@ import type { Job } from "../../api/types";
 import { actOnMany, attempt, keep, refreshNow } from "../../model/jobs";
 import { href } from "../../model/route";
 import { select } from "../../model/selection";
-import { Confirm } from "../../ui/Confirm";
-import { focused } from "../../ui/keyboard";
+import { focused, useOpener } from "../../ui/keyboard";
 import { type Once, useOnce } from "../../ui/once";
+import { Sure } from "../../ui/Sure";
 
 const BULK = ["pause", "resume", "cancel", "delete"] as const;
 
@@ -30,28 +30,35 @@ export function Selection({ chosen, rows }: { chosen: Job[]; rows: Job[] }) {
 
 function BulkButton({ action, chosen, isBusy, once }: { action: (typeof BULK)[number]; chosen: Job[]; isBusy: boolean; once: Once }) {
   const able = chosen.filter((job) => job.actions.includes(action));
-  const [isAsking, setAsking] = useState(false);
   if (able.length === 0) return null;
-  const isSerious = action === "cancel" || action === "delete";
-  const run = () => {
-    setAsking(false);
-    void once(() => actOnMany(able, action).then(refreshNow));
-  };
-  if (isAsking) {
-    return <Confirm name={action} yes={`Yes, ${action}`} isBusy={isBusy} onYes={run} onNo={() => setAsking(false)}>{action} {able.length} {able.length === 1 ? "job" : "jobs"}?</Confirm>;
+  const label = `${action} ${able.length}`;
+  const run = () => void once(() => actOnMany(able, action).then(refreshNow));
+  if (action === "cancel" || action === "delete") {
+    return <Sure action={action} label={label} isBusy={isBusy} run={run}>{label} {able.length === 1 ? "job" : "jobs"}?</Sure>;
   }
-  return <button type="button" aria-disabled={isBusy} onClick={() => (isSerious ? setAsking(true) : run())}>{action} {able.length}</button>;
+  return <button type="button" aria-disabled={isBusy} onClick={run}>{label}</button>;
 }
 
+/** The button stays in the page while its form is shown, so that it gets the focus back. */
 function TagButton({ chosen }: { chosen: Job[] }) {
-  const [tag, setTag] = useState<string | null>(null);
-  if (tag === null) return <button type="button" onClick={() => setTag("")}>tag…</button>;
+  const [isOpen, setOpen] = useState(false);
+  const opener = useOpener(isOpen);
+  return (
+    <>
+      <button type="button" ref={opener} hidden={isOpen} onClick={() => setOpen(true)}>tag…</button>
+      {isOpen && <TagForm chosen={chosen} close={() => setOpen(false)} />}
+    </>
+  );
+}
+
+function TagForm({ chosen, close }: { chosen: Job[]; close: () => void }) {
+  const [tag, setTag] = useState("");
   const apply = (event: SubmitEvent) => {
     event.preventDefault();
     const name = tag.trim();
     const isRemoval = event.submitter?.getAttribute("value") === "remove";
     const meant = chosen.filter((job) => job.tags.includes(name) === isRemoval);
-    setTag(null);
+    close();
     if (!name) return;
     void attempt(async () => {
       for (const job of meant) {
@@ -61,8 +68,9 @@ function TagButton({ chosen }: { chosen: Job[] }) {
     }, `${meant.length} ${meant.length === 1 ? "job has" : "jobs have"} “${name}” ${isRemoval ? "no longer" : "now"}`);
   };
   const known = [...new Set(chosen.flatMap((job) => job.tags))].sort();
+  const onKey = (event: KeyboardEvent) => event.key === "Escape" && (event.stopPropagation(), close());
   return (
-    <form class="confirm" onSubmit={apply}>
+    <form class="confirm" onSubmit={apply} onKeyDown={onKey}>
       <input class="short" aria-label="Tag" ref={focused} list="tags-of-chosen" value={tag} onInput={(event) => setTag(event.currentTarget.value)} />
       <datalist id="tags-of-chosen">{known.map((name) => <option key={name} value={name} />)}</datalist>
       <button>Add tag</button>
