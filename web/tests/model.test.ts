@@ -37,7 +37,7 @@ vi.stubGlobal("fetch", (path: string, { signal, headers, body }: Omit<Held, "pat
 
 const { curveOf, curvesPending, curvesProblem, followEvents, followJobs, wantFiner } = await import("../src/model/curves");
 const { detailsPending, needSummary, summaryOf } = await import("../src/model/details");
-const { act, jobs, keep, refreshJob } = await import("../src/model/jobs");
+const { act, changeTags, jobs, keep, refreshJob } = await import("../src/model/jobs");
 const { colorOf } = await import("../src/ui/colors");
 const { select } = await import("../src/model/selection");
 const { isOnline } = await import("../src/api/connection");
@@ -155,6 +155,21 @@ describe("the use of the machine in a long job", () => {
     expect(near()).toBeLessThan(200);
     await answerEvents(() => near() >= 200);
   }, 60_000);
+});
+
+describe("tags", () => {
+  it("that another reader adds at the same time are kept", async () => {
+    const done = changeTags(job("job_tags", { tags: ["a"] }), (tags) => [...tags, "b"]);
+    await answer(["job_tags"], { detail: "changed", code: "precondition_failed" }, 412);
+    await answer(["job_tags"], job("job_tags", { version: 2, tags: ["a", "c"] }));
+    await vi.waitFor(() => expect(requests("job_tags")).not.toEqual([]));
+    const [request] = requests("job_tags");
+
+    expect(JSON.parse(request!.body!)).toEqual({ tags: ["a", "c", "b"] });
+    expect(request!.headers["If-Match"]).toBe('"2"');
+    await answer(["job_tags"], job("job_tags", { version: 3 }));
+    await done;
+  });
 });
 
 describe("the colours of selected jobs", () => {

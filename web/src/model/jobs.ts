@@ -204,6 +204,21 @@ export async function act(job: Job, action: string, body?: unknown): Promise<voi
   });
 }
 
+const MOST_TRIES = 5;
+
+/** Changes the tags of a job. If the job was changed elsewhere meanwhile, it is read again first, so that no other change is lost. */
+export async function changeTags(job: Job, change: (tags: readonly string[]) => string[]): Promise<void> {
+  for (let known = job, tries = 1; ; tries += 1) {
+    try {
+      const headers = { "If-Match": `"${known.version}"` };
+      return keep([await request<Job>(jobPath(job.id), { method: "PATCH", headers, body: { tags: change(known.tags) } })]);
+    } catch (error) {
+      if (!(error instanceof ApiError && error.status === 412) || tries === MOST_TRIES) throw error;
+      known = await request<Job>(jobPath(job.id));
+    }
+  }
+}
+
 export const isFinal = (job: Job) => FINAL.has(job.state);
 
 /** Starts polling. A hidden page does not ask. */

@@ -1,9 +1,8 @@
 /** What can be done with several jobs at once. */
 
 import { useState } from "preact/hooks";
-import { request } from "../../api/client";
 import type { Job } from "../../api/types";
-import { actOnMany, attempt, keep, refreshNow } from "../../model/jobs";
+import { actOnMany, attempt, changeTags, refreshNow } from "../../model/jobs";
 import { href } from "../../model/route";
 import { select } from "../../model/selection";
 import { focused, useOpener } from "../../ui/keyboard";
@@ -62,8 +61,7 @@ function TagForm({ chosen, close }: { chosen: Job[]; close: () => void }) {
     if (!name) return;
     void attempt(async () => {
       for (const job of meant) {
-        const tags = isRemoval ? job.tags.filter((other) => other !== name) : [...job.tags, name];
-        keep([await request<Job>(`/jobs/${job.id}`, { method: "PATCH", body: { tags } })]);
+        await changeTags(job, (tags) => [...tags.filter((other) => other !== name), ...(isRemoval ? [] : [name])]);
       }
     }, `${meant.length} ${meant.length === 1 ? "job has" : "jobs have"} “${name}” ${isRemoval ? "no longer" : "now"}`);
   };
