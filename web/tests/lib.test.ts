@@ -350,6 +350,13 @@ describe("commands", () => {
     expect(asPython(rate, "http://h", false)).toContain('job.do(save=True, set={"learning_rate": 0.001})');
   });
 
+  it("repeats a request in another project, which the client and the command cannot name", () => {
+    const logs = { method: "GET", path: "/jobs/job_1/logs?project=vision" };
+    expect([logs, { method: "GET", path: "/jobs/job_1?project=vision" }].map(asCommand)).toEqual([null, null]);
+    expect(asPython(logs, "http://h", false)).toContain('httpx2.request("GET", "http://h/jobs/job_1/logs?project=vision")');
+    expect(asCurl(logs, "http://h", false)).toBe("curl -s 'http://h/jobs/job_1/logs?project=vision'");
+  });
+
   it("is Python with the key for what the client has no method for", () => {
     const pin = { method: "PATCH", path: "/jobs/job_1/checkpoints/ckpt_1", body: '{"pinned": true}' };
     expect(asPython(pin, "http://h", true)).toContain('headers={"Authorization": "Bearer " + os.environ["FOOTPLATE_API_KEY"]}');

@@ -20,13 +20,14 @@ from footplate.contract.ids import JobId
 from footplate.contract.messages import Gpu
 from service.api import dashboard
 from service.jobs.resume import Resume
-from service.store import checkpoints, jobs, tables
+from service.store import checkpoints, jobs, nodes, tables
 from tests.conformance.acting import Stage
 from tests.conformance.test_curves import send_logs
 from tests.service.api.conftest import KEY, PATIENCE, Api, Serve
 from tests.service.api.test_curves import trained
 from tests.service.api.test_forks import trained as trained_to_the_end
 from tests.service.api.test_keys import a_key
+from tests.service.api.test_system import a_node
 from tests.service.api.test_webhooks import LOOPBACK, Sender, receiving
 from tests.support.processes import Processes, nothing_is_left_behind, until_async
 
@@ -186,6 +187,23 @@ async def test_use_of_the_machine_is_drawn_over_time_also_where_others_have_step
     await expect(chart).to_contain_text("over relative time")
     await page.goto(f"{api.url}/#/jobs?cols=name,metric:f1@0.5\\,0.9:last")
     await expect(page.locator("[data-job] .number")).to_have_text(["0.25"])
+
+
+async def test_an_administrator_drains_a_node_and_removes_it_once_it_is_lost(api: Api, page: Page) -> None:
+    node = await a_node(api)
+    await page.goto(f"{api.url}/#/cluster")
+    cards = page.get_by_role("region", name="Nodes")
+
+    await cards.get_by_role("button", name="drain").click()
+    await cards.get_by_role("button", name="Yes, drain").click()
+    await expect(cards.get_by_role("button", name="undrain")).to_be_visible()
+    await api.db.write(lambda conn: nodes.change(conn, node, lost=True))
+    await cards.get_by_role("button", name="remove").click()
+    await expect(cards.get_by_role("alertdialog")).to_contain_text("leaves the list until it sends a heartbeat")
+    await cards.get_by_role("button", name="Yes, remove").click()
+
+    await expect(cards).to_contain_text("No node is connected")
+    assert (await api.client.get("/nodes")).json()["data"] == []
 
 
 async def test_a_download_goes_to_the_disk_and_says_why_it_cannot(serve: Serve, sqlite_url: str, page: Page) -> None:

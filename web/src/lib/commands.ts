@@ -50,7 +50,9 @@ const READS: Record<string, string> = {
 /** Keyword arguments. */
 const named = (args: object) => Object.entries(args).map(([name, value]) => `${name}=${asLiteral(value)}`).join(", ");
 
+/** Returns null for what the command cannot do. It acts in the key's own project, so it cannot repeat a request that names one. */
 export function asCommand({ method, path, body }: Sent): string | null {
+  if (/[?&]project=/.test(path)) return null;
   if (method === "POST" && path === "/jobs" && body) return `footplate submit ${quoted(body)}`;
   if (method === "POST" && path === "/jobs/validate" && body) return `footplate validate ${quoted(body)}`;
   const [, id, rest = ""] = /^\/jobs\/(job_\w+)(?:\/(.*))?$/.exec(path) ?? [];
