@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -254,6 +255,36 @@ def test_an_abandoned_upload_leaves_no_files_in_the_store(
 
     assert first.send(event) == []
     assert _names(store, event) == []
+
+
+@pytest.mark.parametrize("stops_early", [False, True])
+def test_the_newest_checkpoint_is_uploaded_first_and_reported_last_after_training(
+    attempt: Make, monkeypatch: pytest.MonkeyPatch, stops_early: bool
+) -> None:
+    """A stop may leave time for one upload only. The next attempt continues from what was reported last."""
+    first, may_begin, order = attempt(1), threading.Event(), list[str]()
+    events = [first.save(10), first.save(20), first.save(30)]
+    events[2]["data"]["deleted"] = ["an older one"]
+    put = RemoteStore.put
+
+    def record(store: RemoteStore, file: Path, key: str) -> None:
+        name = Path(key).parent.name
+        if stops_early and name == "checkpoint-10":
+            first.shipping.give_up()
+        put(store, file, key)
+        if key.endswith(layout.MANIFEST):
+            order.append(name)
+
+    monkeypatch.setattr(RemoteStore, "put", record)
+    first.shipping._add(may_begin.wait)
+    first.shipping.hold_checkpoints(events)
+    first.shipping.upload_outputs()
+    may_begin.set()
+
+    expected = events[2:] if stops_early else events
+    assert first.finish() == expected
+    uploaded = ["checkpoint-30", "checkpoint-10", "checkpoint-20"]
+    assert order == uploaded[: len(expected)]
 
 
 @pytest.mark.parametrize("verifies", [True, False], ids=["protected", "control"])

@@ -54,6 +54,11 @@ class ArtifactSync(Background):
         """The ids of the checkpoints that `fetch_adapter` has fetched."""
         self._unreported_deletions: list[str] = []
         """Paths of deleted checkpoints, from events that were not reported. The next reported event adds them."""
+        self._waiting: list[Event] = []
+        """Events of checkpoints whose upload has not begun, the oldest first."""
+        self._newest: Event | None = None
+        """The event of training's newest checkpoint, if it was uploaded before older ones."""
+        self._has_training_ended = False
 
     def fetch(self) -> None:
         self._add(self._fetch)
@@ -61,17 +66,23 @@ class ArtifactSync(Background):
     def hold_checkpoints(self, events: list[Event]) -> list[Event]:
         """Returns all events except those of committed checkpoints.
 
-        These are put into the queue `events` after the checkpoint's files have been uploaded to the bucket.
+        These are put into the queue `events` after the checkpoint's files have been uploaded to the bucket. Their order
+        does not change, because the checkpoint that is reported last counts as the job's newest.
         """
         others = []
         for event in events:
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
-                self._add(partial(self._upload_checkpoint, event))
+                with self._lock:
+                    self._waiting.append(event)
+                self._add(self._upload_next_checkpoint)
             else:
                 others.append(event)
         return others
 
     def upload_outputs(self) -> None:
+        """Uploads what training has left. Its newest checkpoint is first, because a stop may leave no time for all."""
+        with self._lock:
+            self._has_training_ended = True
         self._add(partial(self._retry_while_unreachable, "the upload of the attempt's files", self._upload_outputs))
 
     def fetch_adapter(self, offer: AdapterOffer) -> threading.Event:
@@ -95,7 +106,9 @@ class ArtifactSync(Background):
 
     def give_up(self) -> None:
         """Ends all retries. A checkpoint whose upload is not complete is not committed."""
-        self._given_up.set()
+        with self._lock:
+            self._given_up.set()
+            self._report_newest()
 
     def _goes_on(self) -> bool:
         return not self._given_up.is_set()
@@ -216,27 +229,54 @@ class ArtifactSync(Background):
 
     # Upload
 
-    def _upload_checkpoint(self, event: Event) -> None:
-        """Uploads the checkpoint of an event, and then reports the event."""
+    def _upload_next_checkpoint(self) -> None:
+        """Uploads the oldest waiting checkpoint, or the newest one if training has ended. Reports them in order."""
+        with self._lock:
+            is_newest = self._has_training_ended and self._newest is None
+            event = self._waiting.pop(-1 if is_newest else 0)
+        is_uploaded = self._upload_checkpoint(event)
+        with self._lock:
+            if self._given_up.is_set():
+                return
+            if is_uploaded and is_newest:
+                self._newest = event
+            elif is_uploaded:
+                self._report_checkpoint(event)
+            elif not is_newest:
+                # An older checkpoint must not report the deletions that only the newest one makes safe.
+                self._unreported_deletions += _deleted_by(event)
+            if not self._waiting:
+                self._report_newest()
+
+    def _report_newest(self) -> None:
+        """Reports the newest checkpoint, if it was uploaded before older ones. The caller holds the lock."""
+        if self._newest is not None:
+            self._report_checkpoint(self._newest)
+            self._newest = None
+
+    def _report_checkpoint(self, event: Event) -> None:
+        deleted = [*self._unreported_deletions, *_deleted_by(event)]
+        self.events.put({**event, "data": {**event["data"], "deleted": deleted}})
+        self._unreported_deletions = []
+
+    def _upload_checkpoint(self, event: Event) -> bool:
+        """Uploads the checkpoint of an event. Returns True if the bucket has all of its files."""
         data = event["data"]
         path = str(data.get("path"))
         if not self._is_ours(path):
             self._note(f"{path[:200]} is not a checkpoint folder of this attempt, so it is not uploaded")
-            return
+            return False
         aside = self._root / ASIDE / PurePosixPath(path).name
-        deleted = [path for path in data.get("deleted") or [] if isinstance(path, str)]
         try:
             names = self._link_files(path, aside, str(data.get("manifest_sha256")))
-            what = f"the upload of the checkpoint of step {event.get('step')}"
             if names is None:
                 # Training has deleted this checkpoint meanwhile, because a newer one follows.
-                self._unreported_deletions += deleted
-            elif self._retry_while_unreachable(what, partial(self._commit, aside, names, path)):
+                return False
+            what = f"the upload of the checkpoint of step {event.get('step')}"
+            if self._retry_while_unreachable(what, partial(self._commit, aside, names, path)):
                 self._uploaded.update(self._root / path / name for name in (*names, layout.MANIFEST))
-                self.events.put({**event, "data": {**data, "deleted": [*self._unreported_deletions, *deleted]}})
-                self._unreported_deletions = []
-            else:
-                self._remove_partial(path)
+                return True
+            self._remove_partial(path)
         except OSError as error:
             failed = CheckpointData(
                 status="failed", path=path, message=f"the checkpoint could not be uploaded: {error}"
@@ -244,6 +284,7 @@ class ArtifactSync(Background):
             self._report(Kind.CHECKPOINT, failed.model_dump(mode="json"), event.get("step"))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+        return False
 
     def _is_ours(self, path: str) -> bool:
         """Returns True for a checkpoint in the attempt's folder. Users' code may have sent an event with any path."""
@@ -308,6 +349,11 @@ def _best_of(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return layout.checkpoint_in(best) if isinstance(best, str) else None
+
+
+def _deleted_by(event: Event) -> list[str]:
+    """Returns the paths of the checkpoints that training had deleted before it sent this event."""
+    return [path for path in event["data"].get("deleted") or [] if isinstance(path, str)]
 
 
 def _is_checkpoint(folder: Path) -> bool:

@@ -311,6 +311,7 @@ def upload_outputs(attempt: Attempt) -> None:
         _check_drain(attempt)
         if attempt.stopping.leaves_no_time:
             sync.give_up()
+            attempt.receive_from_threads()
             attempt.are_outputs_lost = True
             return
     attempt.receive_from_threads()
