@@ -16,11 +16,12 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
@@ -32,12 +33,15 @@ SCHEME = "s3://"
 EXTRA = "footplate[s3]"
 PART_BYTES, PARTS_AT_ONCE = 16 * 1024 * 1024, 4
 """The size of the parts of a multipart upload, and the number of parts that are sent at once."""
+REMOVALS_AT_ONCE = 10
+"""The number of objects that are deleted at once. Some stores cannot delete several objects with one request."""
 AHEAD_BYTES = 4 * 1024 * 1024
 """The number of bytes that are read ahead when a file is streamed."""
 CONNECT_SECONDS, READ_SECONDS = 3.0, 20.0
 _OF_THIS_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+]+:")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
+T = TypeVar("T")
 
 
 class StoreUnreachable(OSError):
@@ -132,10 +136,11 @@ class RemoteStore:
             self._fs.rm_file(self._key(path))
 
     def remove(self, folder: str) -> None:
-        """Deletes a folder, its manifest first, so that a half-deleted folder does not look complete."""
-        names = sorted((file.path for file in self.files(folder)), key=lambda name: name != layout.MANIFEST)
-        for name in names:
-            self.remove_file(f"{folder}/{name}")
+        """Deletes a folder, all manifests in it first, so that a half-deleted checkpoint does not look complete."""
+        paths = [f"{folder}/{file.path}" for file in self.files(folder)]
+        manifests = [path for path in paths if path.endswith(f"/{layout.MANIFEST}")]
+        for group in (manifests, sorted(set(paths).difference(manifests))):
+            do_at_once(self.remove_file, group, REMOVALS_AT_ONCE)
 
     # Read
 
@@ -270,6 +275,13 @@ class RemoteFile(io.RawIOBase):
     def close(self) -> None:
         self._opened.close()
         super().close()
+
+
+def do_at_once(do: Callable[[T], object], items: Iterable[T], most: int) -> None:
+    """Calls `do` with every item, in up to `most` threads. An error ends the remaining calls and is raised."""
+    with ThreadPoolExecutor(most) as threads:
+        for _ in threads.map(do, items):
+            pass
 
 
 def stays_inside(path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -39,6 +40,27 @@ def test_an_uploaded_file_can_be_read_back_whole_and_in_ranges(store: RemoteStor
     store.remove("jobs")
     assert store.files("jobs") == []
     assert store.open("jobs/a b/weights [1].pt") is None
+
+
+def test_a_folder_loses_its_manifests_first_and_then_several_files_at_once(
+    store: RemoteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"attempts/1/checkpoint-{step}/{name}" for step in (1, 2) for name in ("a", layout.MANIFEST)]
+    for name in names:
+        store.write(b"1", f"jobs/{name}")
+    order, other_removal = list[str](), Barrier(2)
+    remove_file = RemoteStore.remove_file
+
+    def remove_beside_another(self: RemoteStore, path: str) -> None:
+        order.append(Path(path).name)
+        other_removal.wait(60)
+        remove_file(self, path)
+
+    monkeypatch.setattr(RemoteStore, "remove_file", remove_beside_another)
+    store.remove("jobs")
+
+    assert order == [layout.MANIFEST, layout.MANIFEST, "a", "a"]
+    assert store.files("jobs") == []
 
 
 def test_a_missing_or_foreign_bucket_raises_unreachable_and_not_file_not_found(store: RemoteStore) -> None:

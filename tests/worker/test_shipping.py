@@ -425,6 +425,29 @@ def test_outputs_and_files_of_trackers_outlive_their_node(attempt: Make, store: 
 SCRIPT: JSON = {"loop": {"script": "train.py"}, "code": {"bundle": "0" * 64}}
 
 
+def test_several_files_of_a_script_are_uploaded_and_downloaded_at_once(
+    attempt: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, fetch, other_copy = RemoteStore.put, RemoteStore.fetch, threading.Barrier(2)
+
+    def put_beside_another(store: RemoteStore, file: Path, key: str) -> None:
+        other_copy.wait(60)
+        put(store, file, key)
+
+    def fetch_beside_another(store: RemoteStore, key: str, file: Path) -> None:
+        if "/state/" in key:
+            other_copy.wait(60)
+        fetch(store, key, file)
+
+    first, second = (attempt(number, **SCRIPT) for number in (1, 2))
+    monkeypatch.setattr(RemoteStore, "put", put_beside_another)
+    monkeypatch.setattr(RemoteStore, "fetch", fetch_beside_another)
+    first.write_files({"state/model": "10", "state/step": "10"})
+    second.fetch()
+
+    assert second.contents() == {"state/model": "10", "state/step": "10"}
+
+
 def test_a_script_starts_with_the_files_of_its_previous_attempt(attempt: Make) -> None:
     first = attempt(1, **SCRIPT)
     files.commit(first.files.folder, 10, lambda at: _write(at, 10, "weights", None), {})

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from footplate.contract import layout
-from footplate.contract.bucket import RemoteStore, StoreUnreachable, stays_inside
+from footplate.contract.bucket import RemoteStore, StoreUnreachable, do_at_once, stays_inside
 from footplate.contract.events import CheckpointData, Kind
 from footplate.contract.files import named_in
 from footplate.contract.host.artifacts import STAGE, AttemptFiles, is_checkpoint_copy, stage_of
@@ -35,7 +35,7 @@ from footplate.contract.safe_paths import NOT_THERE, link_below
 from footplate.contract.serving import AdapterOffer
 from footplate.contract.spec import JobSpec
 from worker.attempt.background import Background, Event
-from worker.attempt.output_files import AttemptOutputs
+from worker.attempt.output_files import FILES_AT_ONCE, AttemptOutputs
 
 ASIDE, STATE = ".shipping", "trainer_state.json"
 _NAME = re.compile(r"checkpoint-\d+")
@@ -329,10 +329,15 @@ class ArtifactSync(Background):
 
     def _upload_outputs(self) -> bool:
         # A script may have checkpoints that it did not report, which are uploaded like its other files.
-        for file in self._outputs.files(is_checkpoint_copy if self._spec.is_script else _is_checkpoint):
-            if not self._goes_on():
-                return False
-            self._upload(file)
+        files = self._outputs.files(is_checkpoint_copy if self._spec.is_script else _is_checkpoint)
+
+        def upload_file(file: Path) -> None:
+            if self._goes_on():
+                self._upload(file)
+
+        do_at_once(upload_file, files, FILES_AT_ONCE)
+        if not self._goes_on():
+            return False
         self._outputs.mark_complete()
         return True
 

@@ -27,12 +27,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from footplate.contract import layout
-from footplate.contract.bucket import RemoteStore, stays_inside
+from footplate.contract.bucket import RemoteStore, do_at_once, stays_inside
 from footplate.contract.host.artifacts import STAGE, AttemptFiles
 from footplate.contract.messages import Grant
 from footplate.contract.safe_paths import NOT_THERE, file_below
 
 NODES, BEFORE = ".nodes", ".nodes/before"
+FILES_AT_ONCE = 4
+"""The number of files that a node uploads or downloads at once. Each upload of a large file holds 64 MiB in memory."""
 
 
 class AttemptOutputs:
@@ -54,11 +56,15 @@ class AttemptOutputs:
         merged = merged_paths(paths, self._grant.nodes)
         if merged is None and report is not None:
             report(f"the files in {place} are not used, because not all of them were uploaded")
-        for path, where in (merged or {}).items():
+
+        def fetch_file(path_and_key: tuple[str, str]) -> None:
+            path, key = path_and_key
             file = self._folder / path
             with suppress(FileNotFoundError):
-                self._store.fetch(f"{place}/{where}", file)
+                self._store.fetch(f"{place}/{key}", file)
                 self._fetched[path] = _size_and_time(file)
+
+        do_at_once(fetch_file, (merged or {}).items(), FILES_AT_ONCE)
         if merged and self._grant.nodes == 1:
             self._make_links(self._store.read(f"{place}/{_mark(0, 1)}"))
         return bool(merged)
