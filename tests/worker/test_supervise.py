@@ -7,6 +7,10 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from footplate.contract import layout
+from footplate.contract.bucket import RemoteStore
 from footplate.contract.host import launch
 from footplate.contract.host.launch import FD_NAMES
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
@@ -20,10 +24,12 @@ from worker.redis_client import connect
 from worker.settings import WorkerSettings
 
 
+@pytest.mark.parametrize("has_bucket", [False, True], ids=["folder", "bucket"])
 def test_an_unexpected_error_of_the_supervisor_ends_training_and_is_reported(
-    tmp_path: Path, redis: RedisServer, control: FakeControl
+    tmp_path: Path, redis: RedisServer, control: FakeControl, request: pytest.FixtureRequest, has_bucket: bool
 ) -> None:
-    settings = WorkerSettings(home=tmp_path, redis=redis.url, node_name="one")
+    artifacts = "s3://shelf/supervise" if has_bucket and request.getfixturevalue("s3") else ""
+    settings = WorkerSettings(home=tmp_path, redis=redis.url, node_name="one", artifacts=artifacts)
     node = claim_node(tmp_path / "node-1", 1)
     listening = launch.listen(node.folder.run)
     grant = Grant(
@@ -37,6 +43,11 @@ def test_an_unexpected_error_of_the_supervisor_ends_training_and_is_reported(
         warm, _ = listening.accept()
         with warm:
             _, training, _, _ = socket.recv_fds(warm, 4096, len(FD_NAMES) + 1)
+            if has_bucket:
+                [root] = node.folder.work.iterdir()
+                folder = root / layout.attempt_folder(grant.job, 1)
+                folder.mkdir(parents=True)
+                (folder / "half").write_text("training is writing this")
             warm.send(b"nonsense")
             last = warm.recv(4096)
             for descriptor in training:
@@ -52,3 +63,6 @@ def test_an_unexpected_error_of_the_supervisor_ends_training_and_is_reported(
     assert (done["ending"], done["reason"]) == ("failed", "crashed")
     assert "ValidationError" in done["error"]["message"]
     assert not list(node.folder.journals.iterdir())
+    if has_bucket:
+        uploaded = RemoteStore(artifacts).files(str(layout.attempt_folder(grant.job, 1)))
+        assert uploaded == [], "training may have changed its files while they were uploaded"

@@ -101,6 +101,9 @@ def fail(attempt: Attempt, error: Exception) -> None:
         # The same error may come again at every turn. The warm parent kills training when its connection ends.
         log.exception("the supervisor cannot wait until training has ended")
         attempt.training.disconnect()
+    if attempt.sync is not None and not attempt.training.has_exited:
+        # Training may still change its files, and the next attempt must not continue with half of a change.
+        attempt.sync.give_up()
 
 
 # ── Before training. A stop or a failure ends each of these steps early ────────────────────────────────────────────
