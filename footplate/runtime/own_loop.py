@@ -290,11 +290,13 @@ def _continue_in_a_copy(order: Order) -> None:
 def _not_copied(attempt: Path, folder: str, names: list[str]) -> set[str]:
     """Returns the names that are not copied to the next attempt.
 
-    These are the file BEGUN, which marks that the script has started, and copies of the script's checkpoints.
+    These are the file BEGUN, which marks that the script has started, copies of the script's checkpoints, and what
+    killed saves have left.
     """
-    if Path(folder) != attempt:
-        return set()
-    return {BEGUN} | {name for name in names if is_checkpoint_copy(attempt / name)}
+    left_out = {name for name in names if name.startswith(files.UNFINISHED)}
+    if Path(folder) == attempt:
+        left_out |= {BEGUN, *(name for name in names if is_checkpoint_copy(attempt / name))}
+    return left_out
 
 
 def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -> DoneData:

@@ -36,6 +36,8 @@ MODEL, OPTIMIZER, SCHEDULER = weights.MODEL, "optimizer.pt", "scheduler.pt"
 RNG, STATE, ARGUMENTS, SCALER = "rng_state.pth", "trainer_state.json", "training_args.json", "scaler.pt"
 PICKLED_ARGUMENTS = "training_args.bin"
 PIECES, OPTIMIZER_PIECES = "pytorch_model_fsdp_0", "optimizer_0"
+UNFINISHED = ".tmp-checkpoint-"
+"""The beginning of the names of folders into which checkpoints are saved. A save that is killed leaves its folder."""
 PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME = "checkpoint", STATE
 _NAME = re.compile(r"^checkpoint-(\d+)$")
 _ASIDE = re.compile(r"^\.old-(checkpoint-\d+)-[0-9a-f]+$")
@@ -60,7 +62,7 @@ class CannotSave(OSError):
 
 def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[str, Any]) -> Checkpoint:
     """Writes `checkpoint-<step>` below `parent`, completely or not at all."""
-    scratch = parent / f".tmp-checkpoint-{step}-{uuid.uuid4().hex[:8]}"
+    scratch = parent / f"{UNFINISHED}{step}-{uuid.uuid4().hex[:8]}"
     try:
         scratch.mkdir(parents=True)
         write(scratch)
@@ -124,7 +126,7 @@ def sweep(parent: Path) -> None:
         aside = _ASIDE.match(path.name)
         if aside and not (parent / aside[1]).exists():
             path.rename(parent / aside[1])
-        elif aside or path.name.startswith(".tmp-checkpoint-"):
+        elif aside or path.name.startswith(UNFINISHED):
             shutil.rmtree(path, ignore_errors=True)
 
 

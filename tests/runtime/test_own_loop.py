@@ -203,6 +203,22 @@ def test_a_lost_connection_is_recognized_as_caused_by_another_rank() -> None:
     assert not process_group.is_caused_by_another_rank(ValueError("closed by peer"))
 
 
+def test_folders_of_killed_saves_are_not_copied_to_the_next_attempt(tmp_path: Path) -> None:
+    job = new_job_id()
+    first, second = attempts = [Attempt(tmp_path, number, job) for number in (1, 2)]
+    own_loop._continue_in_a_copy(first.order)
+    for name in ("out/checkpoint-10", "out/.tmp-checkpoint-20-00c0ffee", ".tmp-checkpoint-20-00c0ffee", ".aim"):
+        (first.order.files.folder / name).mkdir(parents=True)
+
+    own_loop._continue_in_a_copy(second.order)
+
+    own = second.order.files.folder
+    copied = {str(path.relative_to(own)) for path in own.rglob("*") if path.is_dir()}
+    assert copied == {"out", "out/checkpoint-10", ".aim"}
+    for attempt in attempts:
+        attempt.close()
+
+
 @pytest.mark.parametrize("is_marked", ["last", "first"], ids=["protected", "control"])
 def test_files_of_an_earlier_attempt_survive_a_kill_while_they_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: str
