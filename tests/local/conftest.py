@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ class Up:
     def launch_with_text_output(self, *words: str, **environment: str) -> Process:
         env = {"FOOTPLATE_HOME": str(self.home), "FOOTPLATE_BEAT_SECONDS": "0.5", "FOOTPLATE_LEASE_SECONDS": "8"}
         return self.processes.start("-m", "footplate", "up", "--port", "0", *words, name="up", env=env | environment)
+
+    def start_with_text_output(self, *words: str, **environment: str) -> Process:
+        """Starts the launcher, and waits until it prints the URL on a line of its own."""
+        launcher = self.launch_with_text_output(*words, **environment)
+        url = re.compile(r"^http\S+$", re.MULTILINE)
+        match = launcher.until(lambda: url.search(launcher.output), within=180, what="up prints its URL")
+        self.ready = {"url": match[0]}
+        return launcher
 
     def start(self, *words: str, **environment: str) -> Process:
         """Starts the launcher, and waits until the system is ready, because a node has announced its components."""

@@ -1,11 +1,14 @@
-"""Tests `footplate up`, which starts the whole system and leaves no process behind."""
+"""Tests `footplate up`, which starts the whole system and leaves no process behind, and the commands of the README."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +29,22 @@ ENDLESS: dict[str, Any] = {
         "save_total_limit": 2,
     },
 }  # fmt: skip
+NEXT = (REPOSITORY / "README.md").read_text().partition("## Next, paste this")[2]
+COMMANDS = re.findall(r"```sh\n(.*?)```", NEXT, re.DOTALL)[0]
+STREAM = (REPOSITORY / "docs/reference/stream.md").read_text()
+SCRIPT = STREAM.partition("## Watch metrics from the first one on")[2].partition("```python\n")[2].partition("```")[0]
+MOVING = r"first job running  step \d+/\d+"
 
 
 @pytest.mark.timeout(600)
-def test_up_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up) -> None:
-    """Two starts in one home, because each costs ten seconds of CPU time."""
-    launcher = up.start(FOOTPLATE_SLOTS="2")
-    the_output_has_the_url_and_the_pid(up, launcher)
+def test_up_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up, tmp_path: Path) -> None:
+    """Two starts in one home, because each costs ten seconds of CPU time. The first prints text, the second JSON."""
+    launcher = up.start_with_text_output(FOOTPLATE_SLOTS="2")
+    refuses_an_unknown_argument(up.ready["url"])
     another_start_names_the_holder_of_a_home_and_of_a_port(up, launcher)
     first = it_submits_one_job_and_leaves_no_zombie(up, launcher)
+    the_commands_that_up_prints_start_a_job_and_pause_it(up, launcher)
+    the_commands_of_the_readme_run_a_job_and_show_its_whole_history(up, tmp_path)
     job, before = submit_and_wait_for_progress(up)
 
     launcher.signal(signal.SIGINT)
@@ -42,20 +52,19 @@ def test_up_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up) ->
     until_unused(up.home)
 
     again = up.start("--nodes", "2")
-    refuses_an_unknown_argument(up.ready["url"])
+    the_output_has_the_url_and_the_pid(up, again)
     up.until_nodes(2)
     it_goes_on_without_doing_a_step_twice(up, job, before)
-    assert [(row["id"], row["name"]) for row in up.get("/jobs")["data"]] == [(job, None), (first, "first job")]
+    assert [row["id"] for row in up.get("/jobs")["data"] if row["name"] == "first job"] == [first]
     assert again.terminate(within=60) == 0
 
 
 def the_output_has_the_url_and_the_pid(up: Up, launcher: Process) -> None:
     *warnings, line = launcher.output.splitlines()
-    exposed = (
-        "footplate: node-1: training runs as root, with all rights of this node, because uid 60600 cannot run here: "
-    )
-    # The node warns if root runs the tests, because only root may enter the parents of the test's folder.
-    assert [warning.startswith(exposed) for warning in warnings] == ([True] if os.geteuid() == 0 else [])
+    # A node warns if root runs the tests, because only root may enter the parents of the test's folder.
+    exposed = "training runs as root, with all rights of this node, because uid 60600 cannot run here: "
+    assert all(exposed in warning for warning in warnings)
+    assert bool(warnings) == (os.geteuid() == 0)
     content = json.loads(line)
     refuses_an_unknown_argument(content["url"])
     assert content["pid"] == launcher.pid
@@ -77,13 +86,46 @@ def another_start_names_the_holder_of_a_home_and_of_a_port(up: Up, launcher: Pro
 
 
 def it_submits_one_job_and_leaves_no_zombie(up: Up, launcher: Process) -> str:
-    """Returns the first job, and cancels it, because its 20,000 steps would take CPU time."""
-    note = up.home / "first-job"
-    up.processes.until(lambda: note.exists() and note.read_text(), within=60, what="the home has the first job's id")
-    until(lambda: "Z" not in states_of_children(launcher), within=10, what="the process that submitted it is reaped")
-    first = note.read_text()
+    """Returns the first job, which is printed in plain lines. Cancels it, because it has 20,000 steps."""
+    launcher.until(lambda: re.search(MOVING, launcher.output), within=180, what="the first job makes progress")
+    assert "\033" not in launcher.output
+    assert up.ready["url"].startswith("http://127.0.0.1:")
+    first = (up.home / "first-job").read_text()
+    assert f"{up.ready['url']}/#{first}\n" in launcher.output
     up.client.post(f"/jobs/{first}/cancel").raise_for_status()
+    until(lambda: "Z" not in states_of_children(launcher), within=10, what="the process that submitted it is reaped")
     return first
+
+
+def paste(commands: str) -> str:
+    done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def the_commands_that_up_prints_start_a_job_and_pause_it(up: Up, launcher: Process) -> None:
+    first, _, third = [line.strip() for line in launcher.output.splitlines() if "curl" in line]
+
+    job = paste(f"{first}\n{third}\necho; echo $id").split()[-1]
+
+    assert up.until_job(job, "paused")["actions"] == ["resume", "fork", "cancel"]
+
+
+def the_commands_of_the_readme_run_a_job_and_show_its_whole_history(up: Up, tmp_path: Path) -> None:
+    short = up.submit({"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 30, "logging_steps": 1}})
+
+    said = paste(COMMANDS.replace("localhost:8080", up.ready["url"]) + "\necho; echo $id")
+    assert "urn:footplate:problem" not in said
+    driven = said.split()[-1]
+    assert up.until_job(driven, "cancelled")["desired"] == "cancel"
+
+    up.until_job(short, "succeeded")
+    (tmp_path / "watch.py").write_text(SCRIPT)
+    address = up.ready["url"].replace("http", "ws")
+    watch = up.processes.start(sys.executable, str(tmp_path / "watch.py"), short, address)
+    assert watch.wait(60) == 0, watch.output
+    steps = [int(line.split()[1]) for line in watch.output.splitlines() if line.split()[2] != "None"]
+    assert steps == list(range(1, 31))
 
 
 def states_of_children(launcher: Process) -> str:
