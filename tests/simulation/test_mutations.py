@@ -29,7 +29,7 @@ from tests.simulation.seeds import run
 from tests.simulation.training import Store
 from worker.attempt.control_link import Sender
 
-WITHIN = 60
+WITHIN = 40
 """The number of seeds, one of which must fail."""
 
 Off = list[Any]
