@@ -287,6 +287,10 @@ SPECS: dict[str, Callable[[str], Any]] = {
 """The cases that also run as job specs. A spec can only name its reward functions, so GRPO and RLOO use others here."""
 
 
+ONLY_AS_SPECS = {"sft lora", "sft packing", "dpo", "kto", "reward"}
+"""The cases that run on our side only as job specs, because a script would be compared with the same run."""
+
+
 def digest(model: nn.Module) -> str:
     checksum = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
@@ -380,8 +384,11 @@ def side(name: str) -> None:
 
         footplate.install()
     outcomes = {}
-    specs = {f"{case} as a spec": make for case, make in SPECS.items()} if name == "ours" else {}
-    for case, make in {**CASES, **specs}.items():
+    cases = CASES
+    if name == "ours":
+        scripts = {case: make for case, make in CASES.items() if case not in ONLY_AS_SPECS}
+        cases = scripts | {f"{case} as a spec": make for case, make in SPECS.items()}
+    for case, make in cases.items():
         try:
             outcomes[case] = outcome(case, make, FOLDER / name / case.replace(" ", "-"))
         except Exception:
