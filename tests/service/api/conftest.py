@@ -189,8 +189,8 @@ def postgres_url(postgres_server: PostgresServer, migrated_postgres: str) -> Ite
         yield url
 
 
-@pytest.fixture
-async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+@asynccontextmanager
+async def servers(tmp_path: Path) -> AsyncIterator[Serve]:
     """Yields a function that starts servers for one test, such as `await serve(database_url, api_key=KEY)`."""
     running: list[tuple[Api, asyncio.Task[None]]] = []
 
@@ -230,6 +230,12 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         await api.services.webhooks.close()
         await api.services.notifier.close()
         await asyncio.to_thread(api.db.close)
+
+
+@pytest.fixture
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    async with servers(tmp_path) as serve:
+        yield serve
 
 
 @pytest.fixture

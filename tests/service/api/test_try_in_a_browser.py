@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
@@ -10,7 +12,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.serving import AnswerPieceKind
 from tests.service.api.conftest import Api
 from tests.service.api.test_dashboard import chromium as chromium
-from tests.service.api.test_dashboard import page as page
+from tests.service.api.test_dashboard import connected, opened
 from tests.service.api.test_predict import Node, trained
 from tests.service.api.test_predict import api as api
 from tests.service.api.test_predict import node as node
@@ -19,6 +21,12 @@ from tests.support.processes import until_async
 
 pytestmark = pytest.mark.browser
 DONE = {"choices": [{"index": 0, "text": "at dawn", "finish_reason": "stop", "tokens": 2}], "prompt_tokens": 3}
+
+
+@pytest.fixture
+async def page(chromium: str) -> AsyncIterator[Page]:
+    async with connected(chromium) as browser, opened(browser) as page:
+        yield page
 
 
 async def test_two_checkpoints_answer_one_prompt_side_by_side(api: Api, node: Node, page: Page) -> None:
