@@ -136,17 +136,25 @@ def unreachable(url: httpx2.URL, error: Exception) -> Unreachable:
 
 
 def _no_footplate(answer: httpx2.Response) -> Unreachable:
-    if answer.has_redirect_location:  # for example, a proxy that accepts https only
-        target = answer.url.join(answer.headers["location"])
+    if (target := _other_origin(answer)) is not None:
         return Unreachable(
-            f"{_origin(answer.url)} redirects to {_origin(target)}",
-            hint="set FOOTPLATE_URL to the address that it names",
+            f"{_origin(answer.url)} redirects to {target}", hint="set FOOTPLATE_URL to the address that it names"
         )
     kind = f"{answer.status_code}, {answer.headers.get('content-type') or 'no type'}"
     return Unreachable(
         f"something answers at {_origin(answer.url)} that is not a Footplate service ({kind})",
         hint="look at FOOTPLATE_URL; it is the address that `footplate up` prints",
     )
+
+
+def _other_origin(answer: httpx2.Response) -> str | None:
+    """Returns the origin to which the answer redirects, as a proxy that accepts https only does. None: to no other."""
+    try:
+        target = answer.url.join(answer.headers["location"]) if answer.has_redirect_location else answer.url
+    except httpx2.InvalidURL:
+        return None
+    is_usable = target.scheme in ("http", "https") and target.host and _origin(target) != _origin(answer.url)
+    return _origin(target) if is_usable else None
 
 
 def _origin(url: httpx2.URL) -> str:

@@ -136,6 +136,16 @@ async def test_a_redirect_to_https_is_reported_with_its_target() -> None:
         await send_json(FakeWire(moved), ApiRequest("GET", "/nodes"))
 
 
+@pytest.mark.parametrize(
+    "location", ["/login", "http://footplate.test/login", "mailto:me", "http://[::1", "https:///a"]
+)
+async def test_a_redirect_to_no_other_address_is_reported_as_not_from_footplate(location: str) -> None:
+    moved = httpx2.Response(302, html="<html>", headers={"location": location})
+
+    with pytest.raises(Unreachable, match="not a Footplate service"):
+        await send_json(FakeWire(moved), ApiRequest("GET", "/nodes"))
+
+
 @pytest.mark.parametrize(("status", "kind"), [(403, Forbidden), (404, NotFound), (409, Conflict)])
 def test_an_error_status_raises_its_exception_with_the_fields_of_the_answer(status: int, kind: type[Exception]) -> None:
     document = {"code": "some", "detail": "no", "hint": "do this", "request_id": "req_1", "allowed": ["resume"]}
