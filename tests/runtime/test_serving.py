@@ -319,6 +319,25 @@ def test_a_request_that_is_too_long_or_too_large_is_refused_with_its_code(
     assert gpt.ask("complete", prompts=["the"], max_tokens=1, **GREEDY)["choices"]
 
 
+def test_a_chat_with_a_token_that_the_model_lacks_is_refused_alone(folder: Path) -> None:
+    with served(folder, GPT, max_batch=4) as model:
+        # The build refuses a tokenizer with more tokens than the model. The ids of a tokenizer may have gaps.
+        model.loaded.base.resize_token_embeddings(model.loaded.tokenizer.convert_tokens_to_ids("y"))
+        prompts = ["a", "y"]
+        requests = [
+            model.send("complete", messages=[{"role": "user", "content": prompt}], max_tokens=2, **GREEDY)
+            for prompt in prompts
+        ]
+        pieces: dict[str, Any] = {}
+        while len(pieces) < len(requests):
+            piece = model.read()
+            pieces |= {piece.id: piece} if piece.is_last else {}
+
+    answered, refused = (pieces[request] for request in requests)
+    assert answered.kind is AnswerPieceKind.DONE
+    assert (refused.kind, refused.data["code"]) == (AnswerPieceKind.ERROR, "bad_token")
+
+
 def test_a_withdrawn_request_does_not_hold_up_the_next_one(gpt: ServedModel) -> None:
     first = gpt.send("complete", prompts=["the film is"], max_tokens=40, **GREEDY)
     seeded = gpt.send("complete", prompts=["the"], max_tokens=40, **{**GREEDY, "seed": 1})

@@ -115,7 +115,10 @@ class Predictions:
         """Yields the tokens of each prompt, and the last one if the generated text continues the prompt."""
         if self._reads_rows:
             rows = self._rows(inputs)
-            yield from (([int(token) for token in rows[at]["input_ids"]], ()) for at in range(len(rows)))
+            for at in range(len(rows)):
+                tokens = [int(token) for token in rows[at]["input_ids"]]
+                self._loaded.require_known(tokens)
+                yield tokens, ()
             return
         for number, value in enumerate(inputs):
             if isinstance(value, dict) and isinstance(value.get("messages"), list):

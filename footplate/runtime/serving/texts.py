@@ -311,7 +311,9 @@ class Texts:
         except Exception as error:
             # A template is a program of the model's author, and its filters raise errors of any class.
             raise CannotAnswer(f"the chat template refuses this conversation: {error}", code="bad_messages") from error
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        tokens = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        self._loaded.require_known(tokens)
+        return tokens
 
     def tokens_of(self, prompt: str | list[int]) -> list[int]:
         """Returns the tokens of a prompt. The token that would end the text is left out."""
