@@ -35,7 +35,7 @@ class Generation(Group):
     stop: Stops = ()
     """Texts that end a generated text. They are not part of it."""
     seed: Annotated[Whole, Field(ge=0, lt=2**63)] | None = None
-    """The seed of the random draws, for equal answers to equal requests."""
+    """The seed of the random draws, for equal answers to equal requests. Equal inputs of a request get other texts."""
 
 
 class Predict(Group):

@@ -240,6 +240,15 @@ def test_equal_seeds_draw_equal_texts(gpt: ServedModel) -> None:
     assert almost_zero == zero
 
 
+def test_a_seed_draws_other_texts_for_each_of_many_equal_inputs(gpt: ServedModel) -> None:
+    inputs, drawn = ["the"] * 9, {"temperature": 1.0, "seed": 3, "max_tokens": 12}
+    first, second = (gpt.predict(*inputs, **drawn) for _ in range(2))
+
+    assert first == second
+    texts = [row["text"] for row in first]
+    assert len(set(texts)) == len(texts), "a session generates four of these texts together"
+
+
 def test_a_seeded_request_does_not_decide_what_later_requests_draw(gpt: ServedModel) -> None:
     drawn = {"prompts": ["the film"], "max_tokens": 12, **GREEDY, "temperature": 1.0}
     texts = []

@@ -103,10 +103,7 @@ class Predictions:
             Text("", at, prompt, self._texts.limit_of(prompt, parameters.get("max_tokens")), stops, before=before)
             for at, (prompt, before) in enumerate(self._prompts(body["inputs"]))
         ]
-        size = self._loaded.limits.max_batch
-        for first in range(0, len(texts), size):
-            batch, seed = texts[first : first + size], parameters.get("seed")
-            self._texts.generate(batch, parameters["temperature"], parameters["top_p"], seed, clients)
+        self._texts.generate(texts, parameters["temperature"], parameters["top_p"], parameters.get("seed"), clients)
         for text in texts:
             result = self._texts.whole(text)
             yield {"text": result, "finish_reason": text.finish or "length", "tokens": len(text.tokens)}

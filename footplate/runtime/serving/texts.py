@@ -196,7 +196,10 @@ class Texts:
     def generate(
         self, texts: Sequence[Text], temperature: float, top_p: float, seed: int | None, clients: Clients
     ) -> None:
-        """Generates all texts, together if they fit. A temperature of 0 always takes the likeliest token."""
+        """Generates all texts, in few batches. A temperature of 0 always takes the likeliest token.
+
+        The seed is that of all texts together, so that equal prompts draw other texts.
+        """
         sampling: dict[str, Any] = (
             {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
             if temperature >= LOWEST_TEMPERATURE
@@ -207,7 +210,7 @@ class Texts:
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            for batch in batches_within(context, texts):
+            for batch in batches_within(context, texts, self._loaded.limits.max_batch):
                 self._generate_batch(batch, sampling, clients)
 
     def _generate_batch(self, texts: Sequence[Text], sampling: Mapping[str, Any], clients: Clients) -> None:
@@ -349,8 +352,10 @@ class Texts:
         return {**choice, **calls, "finish_reason": "tool_calls"} if calls else choice
 
 
-def batches_within(context: int | None, texts: Sequence[Text]) -> list[list[Text]]:
-    """Splits texts into batches that a model with this context length can generate. None means no limit.
+def batches_within(context: int | None, texts: Sequence[Text], most: int) -> list[list[Text]]:
+    """Splits texts into batches of at most `most` that a model with this context length can generate.
+
+    A context length of None means no limit.
 
     A finished text stays in its batch, and gets further positions until the longest text is finished. So the longest
     prompt and the longest answer of a batch must fit into the context together.
@@ -360,7 +365,7 @@ def batches_within(context: int | None, texts: Sequence[Text]) -> list[list[Text
         for batch in batches:
             together = [*batch, text]
             positions = max(len(item.prompt) for item in together) + max(item.limit for item in together)
-            if context is None or positions <= context:
+            if len(together) <= most and (context is None or positions <= context):
                 batch.append(text)
                 break
         else:
