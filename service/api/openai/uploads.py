@@ -81,6 +81,9 @@ async def create_part(request: Request, upload: str) -> UploadPart:
     # Not in the folder of the parts, because a cancel deletes that folder, perhaps while this part arrives.
     folder = services.settings.artifacts_path / layout.UPLOADS
     async with uploaded(form.pieces(), folder, PART_BYTES, _part_too_large) as content:
+        if content.bytes == 0:
+            # Without bytes, any number of parts would fit into the upload.
+            raise InvalidSpec([Problem("/data", "too_short", "the part has no bytes", "send a part of the file")])
         row = UploadPartRow(part, owner, content.bytes, now_ms())
         write = partial(_store_part, project=services.project, row=row)
         path = str(layout.parts_folder(owner) / part)

@@ -548,6 +548,9 @@ async def test_an_upload_whose_parts_do_not_make_the_file_is_refused(client: Asy
     with pytest.raises(openai.BadRequestError) as too_much:
         await client.uploads.parts.create(upload.id, data=b"too much")
     assert too_much.value.code == "too_long"
+    with pytest.raises(openai.BadRequestError) as nothing:
+        await client.uploads.parts.create(upload.id, data=b"")
+    assert nothing.value.code == "too_short", "any number of empty parts would fit into an upload"
     assert (await client.uploads.cancel(upload.id)).status == "cancelled"
 
 
