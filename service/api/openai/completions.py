@@ -179,6 +179,10 @@ async def create_chat_completion(request: Request) -> Response:
         raise InvalidSpec([Problem("/max_tokens", "disagreement", detail, "leave it out")])
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidSpec([Problem("/top_logprobs", "disagreement", "needs logprobs: true", "add logprobs")])
+    if not body.tools and (sent := {"tool_choice", "parallel_tool_calls"} & body.model_fields_set):
+        raise InvalidSpec(
+            [Problem(f"/{name}", "disagreement", "is only allowed with tools", "leave it out") for name in sorted(sent)]
+        )
     asks = _sampling(body, body.max_completion_tokens or body.max_tokens) | {"messages": _messages(body.messages)}
     if body.logprobs:
         asks["top_logprobs"] = body.top_logprobs or 0

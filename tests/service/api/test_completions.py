@@ -303,6 +303,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "messages.0.content: part 1 is of type 'input_audio'"),
     ("chat/completions", {"messages": [{"role": "user"}]}, "/messages/0/content"),
     ("chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required"}, "/tool_choice"),
+    ("chat/completions", {**CHAT, "tool_choice": "auto"}, "/tool_choice"),
+    ("chat/completions", {**CHAT, "parallel_tool_calls": False}, "/parallel_tool_calls"),
     ("chat/completions", {**CHAT, "tools": [{"type": "function", "function": {"name": "a", "strict": True}}]},
      "/tools/0/function/strict"),
     ("chat/completions", {**CHAT, "top_logprobs": 2}, "/top_logprobs"),
