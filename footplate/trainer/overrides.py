@@ -55,20 +55,20 @@ def methods_of(facade: type) -> Mapping[str, Any]:
 
 
 class Overrides:
-    """The methods of one Trainer object that its class or the object itself overrides."""
+    """The methods of one Trainer object that its class or the object itself overrides.
+
+    Each check looks at the class again, because a test may patch a method after the object was made.
+    """
 
     def __init__(self, trainer: object, methods: Mapping[str, Any]) -> None:
         self._trainer, self._methods = trainer, methods
-        kind = type(trainer)
-        self._in_class = frozenset(
-            name for name, method in methods.items() if inspect.getattr_static(kind, name) is not method
-        )
 
     def __contains__(self, name: str) -> bool:
         """Returns True if the class or the object overrides the method of this name."""
         if name not in self._methods:
             raise KeyError(f"the Trainer has no method {name}")
-        return name in self._in_class or name in vars(self._trainer)
+        in_class = inspect.getattr_static(type(self._trainer), name)
+        return in_class is not self._methods[name] or name in vars(self._trainer)
 
     def allow(self, shortcut: Shortcut) -> bool:
         return not self.against(shortcut)

@@ -84,8 +84,12 @@ def calls_of(names: Iterable[str], folder: Path, on: str = "a subclass", **argum
     )  # fmt: skip
     own = overriding(names, calls)
     data: dict[str, Any] = {"train_dataset": ROWS, "eval_dataset": ROWS[:2]}
-    trainer = (own if on == "a subclass" else Trainer)(model_init=Point, args=args, **data)
+    kind: Any = own if on == "a subclass" else type("Plain", (Trainer,), {})
+    trainer = kind(model_init=Point, args=args, **data)
     counted = {"make": Counter(calls)}
+    if on == "its class":
+        for name in names:
+            setattr(kind, name, vars(own)[name])
     if on == "the object":
         for name in names:
             setattr(trainer, name, getattr(own, name).__get__(trainer))
@@ -125,6 +129,15 @@ def test_a_method_assigned_to_a_trainer_object_is_called_on_every_code_path(
     tmp_path: Path, expected: dict[str, Counter[str]], name: str
 ) -> None:
     calls = calls_of([name], tmp_path, on="the object")
+    assert only([name], calls | {"make": expected["make"]}) == only([name], expected)
+
+
+@pytest.mark.parametrize("name", ["training_step", "compute_loss", "prediction_step"])
+def test_a_method_assigned_to_the_class_of_a_trainer_object_is_called(
+    tmp_path: Path, expected: dict[str, Counter[str]], name: str
+) -> None:
+    """Tests patch the class while an object exists, with `mock.patch.object(Trainer, "training_step")` for example."""
+    calls = calls_of([name], tmp_path, on="its class")
     assert only([name], calls | {"make": expected["make"]}) == only([name], expected)
 
 
