@@ -46,9 +46,14 @@ class StartingPoint:
         elif is_encoder(trainer.model):
             load_encoder(trainer.model, Path(self.folder))
         else:
-            trainer._load_from_checkpoint(self.folder)
-            average_weights(trainer, Path(self.folder))
+            self._load_weights(trainer, trainer.model)
         return None
+
+    def _load_weights(self, trainer: Any, model: Any) -> None:
+        trainer._load_from_checkpoint(self.folder, model)
+        # A script may have transformers' own Trainer. It cannot average.
+        if isinstance(trainer, Trainer):
+            average_weights(trainer, model, Path(self.folder))
 
     def _load_into_next_model(self, trainer: Any) -> None:
         """Loads the weights into the model that the next `train()` makes by `model_init`, and into no later one."""
@@ -56,7 +61,7 @@ class StartingPoint:
         def call_model_init(trial: Any = None) -> Any:
             del trainer.call_model_init
             model = trainer.call_model_init(trial)
-            trainer._load_from_checkpoint(self.folder, model)
+            self._load_weights(trainer, model)
             return model
 
         trainer.call_model_init = call_model_init

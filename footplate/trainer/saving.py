@@ -459,7 +459,7 @@ def averaging_optimizer(folder: Path) -> Callable[..., Any] | None:
     return SCHEDULE_FREE.get(str(optim)) if files.holds_optimizer(folder) else None
 
 
-def average_weights(trainer: Trainer, folder: Path) -> None:
+def average_weights(trainer: Trainer, model: Any, folder: Path) -> None:
     """Averages the model's weights, which were loaded from this checkpoint, if it holds those of training.
 
     Does nothing for a checkpoint whose optimizer does not average, or that was saved at the step of an evaluation.
@@ -468,7 +468,7 @@ def average_weights(trainer: Trainer, folder: Path) -> None:
     kind = strategy.peers.from_main(lambda: averaging_optimizer(folder))
     if kind is None or not strategy.holds_whole:
         return
-    optimizer = kind(parameter_groups(trainer.model, trainer.get_decay_parameter_names(trainer.model), 0.0))
+    optimizer = kind(parameter_groups(model, trainer.get_decay_parameter_names(model), 0.0))
     try:
         with strategy.readable_folder(folder, files.is_optimizer) as here:
             # The state has the coefficients, the steps z, and whether the weights were those of training.

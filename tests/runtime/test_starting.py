@@ -182,8 +182,12 @@ def test_weights_that_a_schedule_free_optimizer_trained_are_loaded_as_averages(t
         lr_scheduler_type="constant", disable_tqdm=True,
     )  # fmt: skip
     Trainer(toy.mlp(), args, train_dataset=data, callbacks=[average]).train()
+    start = StartingPoint(str(tmp_path / "checkpoint-4"), weights_only=True)
     served = Trainer(toy.mlp(), TrainingArguments(str(tmp_path / "served")))
+    by_script = Trainer(model_init=toy.mlp, args=TrainingArguments(str(tmp_path / "script")))
 
-    StartingPoint(str(tmp_path / "checkpoint-4"), weights_only=True).load(served)
+    start.load(served)
+    start.load(by_script)
 
     assert digest(served.model.state_dict()) == average.weights
+    assert digest(by_script.call_model_init().state_dict()) == average.weights
