@@ -37,7 +37,7 @@ vi.stubGlobal("fetch", (path: string, { signal, headers, body }: Omit<Held, "pat
 
 const { curveOf, curvesPending, curvesProblem, followEvents, followJobs, wantFiner } = await import("../src/model/curves");
 const { detailsPending, needSummary, summaryOf } = await import("../src/model/details");
-const { act, changeTags, jobs, keep, refreshJob } = await import("../src/model/jobs");
+const { act, changeTags, jobs, keep, listed, loadMore, refreshJob, refreshNow } = await import("../src/model/jobs");
 const { colorOf } = await import("../src/ui/colors");
 const { select } = await import("../src/model/selection");
 const { isOnline } = await import("../src/api/connection");
@@ -47,9 +47,12 @@ const requests = (...parts: string[]) => held.filter(({ path }) => parts.every((
 /** Answers the oldest request whose path has these parts, once it is sent. */
 async function answer(parts: string[], body: object, status = 200): Promise<void> {
   await vi.waitFor(() => expect(requests(...parts), parts.join(" ")).not.toEqual([]));
-  const [request] = requests(...parts);
-  held.splice(held.indexOf(request!), 1);
-  request!.answer(new Response(JSON.stringify(body), { status, headers: { "Content-Type": "application/json" } }));
+  reply(requests(...parts)[0]!, body, status);
+}
+
+function reply(request: Held, body: object, status = 200): void {
+  held.splice(held.indexOf(request), 1);
+  request.answer(new Response(JSON.stringify(body), { status, headers: { "Content-Type": "application/json" } }));
 }
 
 const series = (x: unknown[], y: number[]) => ({ data: [{ name: "loss", exact: true, x, y }] });
@@ -227,6 +230,31 @@ describe("summaries of metrics", () => {
 
     expect(requests("include=summary")).toHaveLength(1);
     await answer(["include=summary"], summary("job_fails", 1));
+  });
+});
+
+describe("a table that needs all jobs", () => {
+  const page = (ids: string[], next: string | null) => ({ data: ids.map((id) => job(id, { state: "succeeded" })), next_cursor: next, total_estimate: 4, project: "default" });
+
+  async function poll(): Promise<void> {
+    const done = refreshNow();
+    reply(held.find((request) => request.path === "/jobs?limit=200")!, page(["job_4"], "after_4"));
+    await answer(["state=starting"], page([], null));
+    await done;
+  }
+
+  it("gets them also if the newest page is read again while older pages are on their way", async () => {
+    jobs.value = new Map();
+    await poll();
+    const done = loadMore(true);
+    await answer(["cursor=after_4"], page(["job_3"], "after_3"));
+    await vi.waitFor(() => expect(requests("cursor=after_3")).toHaveLength(1));
+
+    await poll();
+    await answer(["cursor=after_3"], page(["job_2", "job_1"], null));
+    await done;
+
+    expect(listed.value).toEqual(["job_4", "job_3", "job_2", "job_1"]);
   });
 });
 

@@ -121,10 +121,13 @@ export async function download(path: string, name: string): Promise<void> {
   const address = inProject(path);
   const headers = authorization();
   if (!(await send(address, { method: "HEAD", headers })).ok) {
-    // Only the answer to a GET says why.
+    // Only the answer to a GET says why. If it is the file, the HEAD failed for a moment only.
     const response = await send(address, { headers });
-    const said = await response.json().catch(() => null);
-    throw new ApiError(response.status, "download", `${name} cannot be downloaded: ${said?.detail ?? `the service answered ${response.status}`}`, [], said?.hint ?? null);
+    if (!response.ok) {
+      const said = await response.json().catch(() => null);
+      throw new ApiError(response.status, "download", `${name} cannot be downloaded: ${said?.detail ?? `the service answered ${response.status}`}`, [], said?.hint ?? null);
+    }
+    await response.body?.cancel();
   }
   const { ticket } = await request<{ ticket: string }>("/tickets", { method: "POST", quiet: true });
   save(ticket ? `${address}${address.includes("?") ? "&" : "?"}ticket=${ticket}` : address, name);

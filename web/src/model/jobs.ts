@@ -76,7 +76,8 @@ async function readNewest(query: string): Promise<void> {
     keep(page.data);
     const ids = page.data.map((job) => job.id).filter((id) => !deleted.has(id));
     const next = listedAfter(listed.value, ids, page.next_cursor === null);
-    if (next.length <= PAGE) nextCursor.value = page.next_cursor;
+    // While older pages are read, the cursor is theirs. Set back here, it would make them useless.
+    if (next.length <= PAGE && !loadingMore) nextCursor.value = page.next_cursor;
     if (next.length !== listed.value.length || next.some((id, index) => id !== listed.value[index])) listed.value = next;
     total.value = Math.max(page.total_estimate, next.length);
     listedProject.value = page.project ?? "";

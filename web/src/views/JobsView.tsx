@@ -58,7 +58,7 @@ export function JobsView() {
   useEffect(() => {
     const needsAll = sort !== "-created" || search || filters.some((condition) => !isOfServer(condition, now));
     if (needsAll && hasMore.value) void loadMore(true);
-  }, [sort, search, param("where"), order.length]);
+  }, [sort, search, param("where"), order.length, hasMore.value]);
   useEffect(() => {
     // The first visit shows curves at once: the newest jobs that have some are selected.
     const drawable = rows.filter((job) => job.attempt > 0).slice(0, 5);
