@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 try:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 except ModuleNotFoundError as error:
     sys.exit(f'{error}. This script needs footplate[hf]: make up ARGS="--extras hf", then .venv/bin/python')
 
@@ -46,13 +46,16 @@ def write_rows(path: Path, rows: list[dict[str, str | int]]) -> None:
 
 
 def write_tokenizer(folder: Path, texts: list[str]) -> int:
-    """A WordPiece tokenizer of these texts, in the files that save_pretrained writes; how many tokens it has."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    """Writes a WordPiece tokenizer of these texts as save_pretrained does. Returns the number of its tokens.
+
+    Its vocabulary has all words and letters. A trainer of tokenizers would order it differently in each process.
+    """
+    words = sorted({word for text in texts for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)})
+    letters = sorted(set("".join(words)))
+    pieces = dict.fromkeys((*SPECIAL, *letters, *(f"##{letter}" for letter in letters), *words))
+    tokenizer = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(
-        texts, trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL, show_progress=False)
-    )
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
     folder.mkdir(parents=True, exist_ok=True)
