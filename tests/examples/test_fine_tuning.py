@@ -192,7 +192,7 @@ def test_a_model_trained_on_tool_calls_calls_tools_through_openais_client(trl: E
     assert (call.function.name, json.loads(call.function.arguments)) == ("paint", {"color": "white"})
     assert (choice.finish_reason, plain.message.content) == ("tool_calls", "white")
     assert plain.logprobs is not None
-    assert [token.token for token in plain.logprobs.content or []] == ["white"]
+    assert [token.token for token in plain.logprobs.content or []] == [" white"], "a token has its space"
 
 
 def test_only_the_assistants_tokens_count_in_the_loss_of_a_supervised_job(trl: Examples) -> None:
