@@ -61,8 +61,8 @@ class AnswerTokens:
             raise UnusableChat(": the completion has no message from the assistant with a weight other than 0")
         plain = [{name: value for name, value in message.items() if name != "weight"} for message in messages]
         template = {"chat_template": self._template, **template}
-        chosen = self._tokenizer.get_chat_template(self._template, template.get("tools"))
-        tokens, counts = (self._marked if is_marked(chosen) else self._compared)(plain, indices, template)
+        template_text = self._tokenizer.get_chat_template(self._template, template.get("tools"))
+        tokens, counts = (self._marked if is_marked(template_text) else self._compared)(plain, indices, template)
         if not any(counts):
             raise UnusableChat(f": the chat template marks nothing in the assistant's messages; {_OTHERWISE}")
         return {
@@ -83,10 +83,10 @@ class AnswerTokens:
                 f": the chat template marks {marked} parts in {len(answers)} messages of the assistant, so the part of "
                 "a message with weight 0 cannot be found; mark one part in each of these messages"
             )
-        wanted = iter([index in indices for index in answers] if indices != answers else [True] * marked)
+        is_wanted = iter([index in indices for index in answers] if indices != answers else [True] * marked)
         counts: list[bool] = []
         for mark, length in parts:
-            counts += [mark and next(wanted)] * length
+            counts += [mark and next(is_wanted)] * length
         return encoded["input_ids"], counts
 
     def _compared(
@@ -134,10 +134,10 @@ class AnswerTokens:
         """
         if not stop:
             return len(alone) if text.startswith(alone) else -1
-        bare = alone.rstrip()
-        if text.startswith(bare):
-            return len(bare)
-        body = bare.removesuffix(stop)
+        stripped = alone.rstrip()
+        if text.startswith(stripped):
+            return len(stripped)
+        body = stripped.removesuffix(stop)
         if text.startswith(body):
             if self._stop_of(body):
                 return len(body.rstrip())
@@ -149,8 +149,8 @@ class AnswerTokens:
 
     def _stop_of(self, text: str) -> str:
         """Returns the special token at the end of a text, or an empty text."""
-        bare = text.rstrip()
-        return max((token for token in self._stops if bare.endswith(token)), key=len, default="")
+        stripped = text.rstrip()
+        return max((token for token in self._stops if stripped.endswith(token)), key=len, default="")
 
     def _rendered(self, messages: list[Message], template: Mapping[str, Any], **more: Any) -> str:
         return str(self._apply(messages, template, tokenize=False, **more))

@@ -13,8 +13,8 @@ from footplate.contract.errors import did_you_mean
 def renamed(names: dict[str, str], rows: list[Row]) -> list[Row]:
     _require(names, rows)
     for at, row in enumerate(rows):
-        taken = [(old, new) for old, new in names.items() if new in row and new not in names and new != old]
-        for old, new in taken:
+        colliding = [(old, new) for old, new in names.items() if new in row and new not in names and new != old]
+        for old, new in colliding:
             detail = f"column {old!r} cannot be renamed to {new!r}, because there is already a column {new!r}"
             raise BadRow(at, detail, hint=f"remove column {new!r} with the map drop before the map rename")
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]

@@ -16,11 +16,11 @@ def component(
     Parameters of the target that have no default and are not among `arguments` are not set by a spec. They receive
     objects of the job, such as the parameters for an optimizer.
     """
-    own = inspect.signature(target).parameters
-    defaults = {name: own[name].default for name in arguments} | dict(defaults or {})
+    parameters = inspect.signature(target).parameters
+    defaults = {name: parameters[name].default for name in arguments} | dict(defaults or {})
     objects = [
         parameter.replace(kind=parameter.POSITIONAL_ONLY, annotation=Any)
-        for name, parameter in own.items()
+        for name, parameter in parameters.items()
         if parameter.default is parameter.empty and name not in arguments
     ]
     named = [
@@ -29,11 +29,11 @@ def component(
     ]
     signature = inspect.Signature([*objects, *named])
 
-    def made(*objects: Any, **args: Any) -> Any:
+    def build(*objects: Any, **args: Any) -> Any:
         bound = signature.bind(*objects, **args)
         bound.apply_defaults()
         return target(*bound.args, **bound.kwargs)
 
-    vars(made)["__signature__"] = signature
-    made.__doc__ = summary
-    return made
+    vars(build)["__signature__"] = signature
+    build.__doc__ = summary
+    return build

@@ -114,10 +114,10 @@ class FileStream(IterableDataset[Row]):
             self._file = self._begins = self._offset = self._row = 0
         self._has_restored = False
         info = get_worker_info()
-        own, processes = (info.id, info.num_workers) if info else (0, 1)
+        process, processes = (info.id, info.num_workers) if info else (0, 1)
         for make in self._all():
             at = self._row - 1 - self.first
-            if at >= 0 and at % processes == own:
+            if at >= 0 and at % processes == process:
                 yield self._made(make)
 
     def _all(self) -> Iterator[Callable[[], Row]]:

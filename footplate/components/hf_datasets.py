@@ -56,10 +56,10 @@ def _features(rows: Any) -> Any:
                 types[name] = JSON
                 continue
             try:
-                both = [
+                schemas = [
                     schema([field(name, kind)]) for kind in (types.get(name), array(values).type) if kind is not None
                 ]
-                types[name] = unify_schemas(both, promote_options="permissive").field(name).type
+                types[name] = unify_schemas(schemas, promote_options="permissive").field(name).type
             except ArrowException as error:
                 raise DatasetError(f"column {name!r} has values of different types: {error}") from error
     plain = Features.from_arrow_schema(schema([field(name, kind) for name, kind in types.items() if kind is not JSON]))

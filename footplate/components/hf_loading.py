@@ -49,15 +49,15 @@ def load(
     changes = {**(config or {}), **_classes(num_labels, labels)}
     changes |= {} if problem_type is None else {"problem_type": problem_type}
     quantized = _quantization(quantization, double_quantization, dtype)
-    made = _config(path, changes, processor)
+    config_object = _config(path, changes, processor)
     auto = getattr(transformers, f"AutoModelFor{head}")
-    if type(made) not in auto._model_mapping:
+    if type(config_object) not in auto._model_mapping:
         raise NotBuildable(
-            f"transformers has no AutoModelFor{head} for the model_type {made.model_type!r}",
+            f"transformers has no AutoModelFor{head} for the model_type {config_object.model_type!r}",
             hint="name another model, or use the model component of another task",
         )
     options = quantized | ({} if attn_implementation is None else {"attn_implementation": attn_implementation})
-    model = _made(auto, made, None if from_scratch else path, dtype, options, ignore_mismatched_sizes)
+    model = _made(auto, config_object, None if from_scratch else path, dtype, options, ignore_mismatched_sizes)
     if quantized:
         _compute_alike_everywhere(model)
     _require_rows_for_every_token(model, processor)
@@ -88,8 +88,8 @@ def _made(
             **options,
         )
     except (OSError, ValueError, ImportError, SafetensorError) as error:
-        what = "a new model" if path is None else f"the model in {_called(Path(path))}"
-        raise NotBuildable(f"{what} cannot be made: {first_line(error)}") from error
+        subject = "a new model" if path is None else f"the model in {_called(Path(path))}"
+        raise NotBuildable(f"{subject} cannot be made: {first_line(error)}") from error
     except RuntimeError as error:
         if "size mismatch" not in str(error) and "ignore_mismatched_sizes" not in str(error):
             raise
@@ -202,16 +202,16 @@ def _new_config(settings: dict[str, Any], processor: Any) -> Any:
     if kind not in CONFIG_MAPPING_NAMES:
         hint = did_you_mean(str(kind), CONFIG_MAPPING_NAMES) or "for example bert, gpt2, llama, t5"
         raise NotBuildable(f"transformers has no model_type {kind!r}", hint=hint)
-    usual = AutoConfig.for_model(kind)
-    values = _under_config_names(usual, {name: value for name, value in settings.items() if name != "model_type"})
-    if processor is not None and hasattr(usual, "vocab_size"):
+    defaults = AutoConfig.for_model(kind)
+    values = _under_config_names(defaults, {name: value for name, value in settings.items() if name != "model_type"})
+    if processor is not None and hasattr(defaults, "vocab_size"):
         tokens = {name: getattr(processor, name, None) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
         values = {"vocab_size": len(processor), **tokens, **values}
     try:
         # The config is made from these values, so that derived sizes, such as Llama's head_dim, follow them.
         config = AutoConfig.for_model(kind, **values)
     except (StrictDataclassError, ValueError, TypeError, ArithmeticError) as error:
-        raise _cannot_be(usual, error) from error
+        raise _cannot_be(defaults, error) from error
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = config.pad_token_id
     return config
@@ -230,8 +230,8 @@ def _under_config_names(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
             raise NotBuildable(
                 f"the config of a {config.model_type} has no field {name!r}", hint=did_you_mean(name, plain)
             )
-        own = config.attribute_map.get(name, name)
-        values[own] = {int(at): label for at, label in value.items()} if name == "id2label" else value
+        config_name = config.attribute_map.get(name, name)
+        values[config_name] = {int(at): label for at, label in value.items()} if name == "id2label" else value
     return values
 
 

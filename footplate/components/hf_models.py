@@ -55,12 +55,12 @@ CLASSES: dict[str, Any] = {"num_labels": Count, "labels": Labels}
 def _model(head: str, summary: str, **of_classes: Any) -> Callable[..., Any]:
     """Returns the component for the models of a task. `of_classes` are extra arguments for classification."""
     can_differ: dict[str, Any] = {"ignore_mismatched_sizes": InitialiseMismatched} if of_classes else {}
-    made = component(
+    model = component(
         partial(load, head), summary, path=Folder, **of_classes, config=Config, from_scratch=Scratch, **can_differ,
         dtype=Dtype, attn_implementation=Attention, quantization=Quantization,
         double_quantization=DoubleQuantization, peft=Peft,
     )  # fmt: skip
-    return needs("transformers", extra="hf")(made)
+    return needs("transformers", extra="hf")(model)
 
 
 sequence_classification = _model(

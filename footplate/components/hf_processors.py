@@ -38,21 +38,21 @@ def tokenizer(
     }
     options = {name: value for name, value in settings.items() if value is not None}
     try:
-        made = AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True, **options)
+        processor = AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True, **options)
     except (OSError, ValueError) as error:
         raise NotBuildable(
             f"no tokenizer can be read from {Path(path).name}: {first_line(error)}",
             hint="write the tokenizer to that folder with tokenizer.save_pretrained; code in the folder is never run",
         ) from error
     if pad_token is not None:
-        made.pad_token = _known(made, pad_token)
-    return made
+        processor.pad_token = _known(processor, pad_token)
+    return processor
 
 
-def _known(made: Any, token: str) -> str:
-    vocabulary = made.get_vocab()
+def _known(tokenizer: Any, token: str) -> str:
+    vocabulary = tokenizer.get_vocab()
     if token not in vocabulary:
-        special = ", ".join(map(repr, made.all_special_tokens)) or "none"
+        special = ", ".join(map(repr, tokenizer.all_special_tokens)) or "none"
         raise NotBuildable(
             f"pad_token: the tokenizer knows no {token!r}; its special tokens: {special}",
             hint=did_you_mean(token, [name for name in vocabulary if not name.isalnum()]),

@@ -147,33 +147,33 @@ def _group(name: str, config: Mapping[str, Any] | None = None, settings: Mapping
     if config is None:
         require_no_code(shipped().groups[name])
         config = load_yaml(shipped().groups[name])
-    own = {key: value for key, value in config.items() if key in GROUP_FIELD_NAMES} | {"group": name}
+    group_config = {key: value for key, value in config.items() if key in GROUP_FIELD_NAMES} | {"group": name}
     inherited = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | dict(settings or {})
     listed = config["task"] if isinstance(config["task"], list) else [config["task"]]
     members = [member for item in listed for member in _members(name, item, inherited)]
-    return TaskGroup(name, own, members)
+    return TaskGroup(name, group_config, members)
 
 
 def _members(group: str, item: str | Mapping[str, Any], settings: Mapping[str, Any]) -> list[TaskFile | TaskGroup]:
     """Returns the tasks and groups that an entry of a group's list names. An entry is a task, a group or a tag."""
     library = shipped()
-    own = {} if isinstance(item, str) else {key: value for key, value in item.items() if key not in ("task", "group")}
+    entry = {} if isinstance(item, str) else {key: value for key, value in item.items() if key not in ("task", "group")}
     if not isinstance(item, str) and "group" in item:
         name = item["group"]
-        return [_group(name, settings={**settings, **own}) if name in library.groups
+        return [_group(name, settings={**settings, **entry}) if name in library.groups
                 else _group(f"{group}::{name}", item, settings)]  # fmt: skip
     name = item if isinstance(item, str) else item.get("task", "without a name")
-    merged = {**settings, **own}
+    item_settings = {**settings, **entry}
     if name in library.groups:
-        return [_group(name, settings=merged)]
+        return [_group(name, settings=item_settings)]
     if name in library.tasks:
-        return [TaskFile(name, library.tasks[name], merged)]
+        return [TaskFile(name, library.tasks[name], item_settings)]
     if name not in library.tags:
         raise NotBuildable(
             f"the group {group} contains the task {name!r}, which cannot be evaluated on your rows",
             hint="name one of the group's other tasks instead of the group",
         )
-    return [TaskFile(task, library.tasks[task], merged) for task in sorted(library.tags[name])]
+    return [TaskFile(task, library.tasks[task], item_settings) for task in sorted(library.tags[name])]
 
 
 def require_no_code(file: Path) -> None:
@@ -187,9 +187,9 @@ def require_no_code(file: Path) -> None:
         for source in sorted(folder.glob("*.py")):
             for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
                 if used := RUNS_CODE & set(names_in(node)):
-                    what = f"{source.name} uses {', '.join(sorted(used))}"
+                    cause = f"{source.name} uses {', '.join(sorted(used))}"
                     raise NotBuildable(
-                        f"the task {file.stem} could run code that its rows contain: {what}",
+                        f"the task {file.stem} could run code that its rows contain: {cause}",
                         hint='put a copy of the task into a bundle, and name the copy with "yaml"',
                     )
 

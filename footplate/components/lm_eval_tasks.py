@@ -83,9 +83,9 @@ class LmEval:
             raise NotBuildable(
                 "lm-eval needs either a task or a yaml", hint='for example {"task": "hellaswag", "paths": ["data://…"]}'
             )
-        what = named(task) if task is not None else TaskFile("", _own(str(yaml), bundle))
-        group = what if isinstance(what, TaskGroup) else None
-        tasks = list(what.tasks()) if isinstance(what, TaskGroup) else [what]
+        chosen_task = named(task) if task is not None else TaskFile("", _own(str(yaml), bundle))
+        group = chosen_task if isinstance(chosen_task, TaskGroup) else None
+        tasks = list(chosen_task.tasks()) if isinstance(chosen_task, TaskGroup) else [chosen_task]
         rows, drawn_from = _of_each(tasks, group, paths, "paths"), _of_each(tasks, group, examples or None, "examples")
         return LmEvalRows(
             [
@@ -249,10 +249,10 @@ class LmEvalRows(OwnEvaluation):
     def _library_group(self, group: TaskGroup) -> Any:
         from lm_eval.api.group import Group
 
-        made = Group.from_config(dict(group.config))
+        library_group = Group.from_config(dict(group.config))
         for member in group.members:
-            made.add(self._library_group(member) if isinstance(member, TaskGroup) else self._made[member.name])
-        return made
+            library_group.add(self._library_group(member) if isinstance(member, TaskGroup) else self._made[member.name])
+        return library_group
 
 
 _COUNTS = ("sample_len", "sample_count")
@@ -269,10 +269,10 @@ def _model_of(trainer: Any) -> Any:
     peers = trainer._footplate.strategy.peers
 
     def shared(requests: Sequence[Any], answer: Callable[[list[Any]], list[Any]]) -> list[Any]:
-        own = [index for index, request in enumerate(requests) if request.doc_id % peers.world == peers.rank]
+        indices = [index for index, request in enumerate(requests) if request.doc_id % peers.world == peers.rank]
         # If a stop request raises an error in one process, `gather_results` raises the error in all processes.
         parts = peers.gather_results(
-            lambda: dict(zip(own, answer([requests[index] for index in own]) if own else [], strict=True))
+            lambda: dict(zip(indices, answer([requests[index] for index in indices]) if indices else [], strict=True))
         )
         answers = {index: value for part in parts for index, value in part.items()}
         return [answers[index] for index in range(len(requests))]

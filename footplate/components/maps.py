@@ -128,9 +128,9 @@ def chat(
 
 def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new ones"]) -> Any:
     """Renames columns, and keeps all others."""
-    if taken := [name for name, count in Counter(columns.values()).items() if count > 1]:
+    if repeated_names := [name for name, count in Counter(columns.values()).items() if count > 1]:
         raise NotBuildable(
-            f"rename: two columns would both be called {taken[0]!r}", hint="give each column its own name"
+            f"rename: two columns would both be called {repeated_names[0]!r}", hint="give each column its own name"
         )
     return mapped(rows, partial(renamed, dict(columns)))
 
@@ -176,9 +176,9 @@ def name_classes(config: Any, names: list[str], existing: dict[str, int]) -> Non
         twice = next(name for name in names if names.count(name) > 1)
         raise NotBuildable(f"labels: the argument names has {twice!r} twice", hint="name each class once")
     if existing and existing != numbers:
-        own = ", ".join(sorted(existing, key=existing.__getitem__))
+        existing_names = ", ".join(sorted(existing, key=existing.__getitem__))
         raise NotBuildable(
-            f"labels: the model's config has other names, or another order: {own}",
+            f"labels: the model's config has other names, or another order: {existing_names}",
             hint="leave names out, or give them in this order",
         )
     classes = getattr(config, "num_labels", None)

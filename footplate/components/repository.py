@@ -105,8 +105,8 @@ def _configs(card: Path) -> list[dict[str, Any]]:
 
 def _of_card(folder: Path, configs: list[dict[str, Any]], wanted: str | None) -> Splits:
     names = {str(config.get("config_name", "default")): config for config in configs}
-    usual = [name for name, config in names.items() if config.get("default") or name == "default" or len(names) == 1]
-    name = wanted or next(iter(usual), None)
+    defaults = [name for name, config in names.items() if config.get("default") or name == "default" or len(names) == 1]
+    name = wanted or next(iter(defaults), None)
     if name is None or name not in names:
         problem = "needs the argument config" if name is None else f"has no config {name!r}"
         raise DatasetError(

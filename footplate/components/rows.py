@@ -138,5 +138,5 @@ def kind(value: Any) -> str:
 
 
 def without(row: Row, names: Iterable[str | None]) -> Row:
-    gone = frozenset(names)
-    return {name: value for name, value in row.items() if name not in gone}
+    removed_names = frozenset(names)
+    return {name: value for name, value in row.items() if name not in removed_names}

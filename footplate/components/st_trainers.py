@@ -127,8 +127,8 @@ def _loss(model: Any, name: str, args: dict[str, Any]) -> Any:
     losses: Any = import_module(f"{LIBRARY}.losses")
     if name not in (names := loss_names()):
         raise NotBuildable(f"sentence-transformers has no loss {name!r}", hint=did_you_mean(name, names))
-    if isinstance(inner := args.get("loss"), str):
-        args = {**args, "loss": _loss(model, inner, {})}
+    if isinstance(inner_name := args.get("loss"), str):
+        args = {**args, "loss": _loss(model, inner_name, {})}
     kind = getattr(losses, name)
     try:
         return kind(model, **args)

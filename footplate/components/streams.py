@@ -63,9 +63,9 @@ class StreamMap(IterableDataset[Row]):
 
     def __getattr__(self, name: str) -> Any:
         # The stream's other methods are hidden, because one that renames columns, for example, would bypass the map.
-        own = {"state_dict": "_state", "load_state_dict": "_go_to"}
-        if name in own and hasattr(self.rows, name):
-            return getattr(self, own[name])
+        method_names = {"state_dict": "_state", "load_state_dict": "_go_to"}
+        if name in method_names and hasattr(self.rows, name):
+            return getattr(self, method_names[name])
         if name == "set_epoch":
             return getattr(self.rows, name)
         raise AttributeError(name)

@@ -120,10 +120,10 @@ class TokenizeChat:
         except UnusableChat as error:
             raise BadRow(at, f"{self.column}{error}") from None
         tokens["attention_mask"] = [1] * len(tokens["input_ids"])
-        side = (
+        row_slice = (
             slice(-(self.max_length or 0), None) if self.tokenizer.truncation_side == "left" else slice(self.max_length)
         )
-        return {name: values[side] for name, values in tokens.items()}
+        return {name: values[row_slice] for name, values in tokens.items()}
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,13 @@ class TokenizeAnswers:
         tokens = self.tokenizer(
             texts(rows, self.question), contexts, truncation="only_second", max_length=self.max_length
         )
-        made = []
+        features = []
         for at, (row, answer) in enumerate(zip(rows, column(rows, self.column), strict=True)):
             start, end = self._span(tokens, at, answer, contexts[at])
             encoded = {name: tokens[name][at] for name in tokens}
             rest = without(row, (self.question, self.context, self.column))
-            made.append({**rest, **encoded, "start_positions": start, "end_positions": end})
-        return made
+            features.append({**rest, **encoded, "start_positions": start, "end_positions": end})
+        return features
 
     def _span(self, tokens: Any, at: int, answer: Any, context: str) -> tuple[int, int]:
         """Returns the first and the last token of the row's first answer in its context, or NOWHERE.
@@ -177,8 +177,9 @@ class TokenizeAnswers:
         return answers, starts
 
 
-def _with(tokens: Any, rows: list[Row], gone: tuple[str | None, ...]) -> list[Row]:
-    made = {name: tokens[name] for name in tokens}
+def _with(tokens: Any, rows: list[Row], old_names: tuple[str | None, ...]) -> list[Row]:
+    columns = {name: tokens[name] for name in tokens}
     return [
-        {**without(row, gone), **{name: values[at] for name, values in made.items()}} for at, row in enumerate(rows)
+        {**without(row, old_names), **{name: values[at] for name, values in columns.items()}}
+        for at, row in enumerate(rows)
     ]

@@ -161,7 +161,7 @@ class Classification(_Slow):
         return {"x": self.x[index], "labels": self.y[index]}
 
 
-class Text(_Slow):
+class LanguageModeling(_Slow):
     def __init__(self, n: int = 512, length: int = 64, seed: int = 0, seconds_per_item: float = 0.0) -> None:
         super().__init__(n, seconds_per_item)
         self.length = length
@@ -233,7 +233,7 @@ classification = component(
     seconds_per_item=Slow,
 )
 text = component(
-    Text,
+    LanguageModeling,
     "Sentences of a small grammar, cut into samples of characters, for a language model.",
     n=Samples,
     length=Annotated[int, Field(ge=1), "Characters per sample"],

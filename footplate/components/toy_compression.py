@@ -41,8 +41,8 @@ class EntropyBottleneck(nn.Module):
         Only the quantiles get a gradient from this loss.
         """
         place, scale = self.place.detach()[:, None], self.log_scale.detach().exp()[:, None]
-        wanted = torch.tensor([-TAIL, 0.0, TAIL], device=place.device)
-        return ((self.quantiles - place) / scale - wanted).abs().sum()
+        targets = torch.tensor([-TAIL, 0.0, TAIL], device=place.device)
+        return ((self.quantiles - place) / scale - targets).abs().sum()
 
 
 class Codec(nn.Module):

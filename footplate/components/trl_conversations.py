@@ -30,23 +30,23 @@ def with_answers_to_learn(rows: Any, name: str, processor: Any, config: Any) -> 
     dataset = as_dataset(rows)
     change = partial(_tokenized, find=find, cut=_cut(config), begins_at_completion=begins_at_completion)
     try:
-        made = dataset.map(change, with_indices=True, remove_columns=dataset.column_names)
+        tokenized = dataset.map(change, with_indices=True, remove_columns=dataset.column_names)
     except BadRow as bad:
         raise DatasetError(f"{where(rows, bad.at)}: {bad.message}") from None
-    cut, lost = sum(made["is_cut"]), made["is_lost"]
-    if all(lost):
+    cut, is_lost = sum(tokenized["is_cut"]), tokenized["is_lost"]
+    if all(is_lost):
         detail = f"{name}: max_length={config.max_length} cuts off all words of the assistant in every conversation"
         raise DatasetError(detail, hint="raise training.max_length, or shorten what comes before the answers")
     if cut and config.process_index == 0:
-        note(_sentence(rows, name, config, cut, lost))
-    return made.remove_columns(["is_cut", "is_lost"])
+        note(_sentence(rows, name, config, cut, is_lost))
+    return tokenized.remove_columns(["is_cut", "is_lost"])
 
 
 def _tokenized(row: Row, index: int, *, find: AnswerTokens, cut: slice | None, begins_at_completion: bool) -> Row:
     prompt = row.get("prompt") or []
     tools = row.get("tools")
     try:
-        made = find(
+        encoded = find(
             _messages(row),
             begin=len(prompt) if begins_at_completion else 0,
             tools=(json.loads(tools) if isinstance(tools, str) else tools) or None,
@@ -54,9 +54,9 @@ def _tokenized(row: Row, index: int, *, find: AnswerTokens, cut: slice | None, b
         )
     except UnusableChat as error:
         raise BadRow(index, f"messages{error}") from None
-    labels = made["labels"] if cut is None else made["labels"][cut]
+    labels = encoded["labels"] if cut is None else encoded["labels"][cut]
     is_lost = all(label == IGNORE for label in labels)
-    return {**made, "is_cut": len(labels) < len(made["labels"]), "is_lost": is_lost}
+    return {**encoded, "is_cut": len(labels) < len(encoded["labels"]), "is_lost": is_lost}
 
 
 def _messages(row: Row) -> list[Message]:
@@ -85,13 +85,13 @@ def _cut(config: Any) -> slice | None:
     return slice(-config.max_length, None) if config.truncation_mode == "keep_end" else slice(config.max_length)
 
 
-def _sentence(rows: Any, name: str, config: Any, cut: int, lost: list[bool]) -> str:
+def _sentence(rows: Any, name: str, config: Any, cut: int, is_lost: list[bool]) -> str:
     side = "beginning" if config.truncation_mode == "keep_end" else "end"
     sentence = (
-        f"{name}: {cut:,} of {len(lost):,} conversations have more than max_length={config.max_length:,} tokens "
+        f"{name}: {cut:,} of {len(is_lost):,} conversations have more than max_length={config.max_length:,} tokens "
         f"and are cut at the {side}"
     )
-    if any(lost):
-        first = where(rows, lost.index(True))
-        sentence += f"; {sum(lost):,} of them lose all words of the assistant and are left out, the first is {first}"
+    if any(is_lost):
+        first = where(rows, is_lost.index(True))
+        sentence += f"; {sum(is_lost):,} of them lose all words of the assistant and are left out, the first is {first}"
     return sentence

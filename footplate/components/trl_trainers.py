@@ -188,8 +188,8 @@ def _parted(sets: Any) -> tuple[Any, Any]:
         return {}, sets
     if not isinstance(sets, dict):
         return sets, None
-    own = {name: rows for name, rows in sets.items() if isinstance(rows, OwnEvaluation)}
-    return {name: rows for name, rows in sets.items() if name not in own}, own or None
+    own_sets = {name: rows for name, rows in sets.items() if isinstance(rows, OwnEvaluation)}
+    return {name: rows for name, rows in sets.items() if name not in own_sets}, own_sets or None
 
 
 _CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "conversations")
@@ -204,9 +204,9 @@ def _required_processor(processor: Any, name: str) -> Any:
     return processor
 
 
-def _require_known(own: Arguments, parameters: Mapping[str, Any]) -> None:
+def _require_known(own_arguments: Arguments, parameters: Mapping[str, Any]) -> None:
     """Raises NotBuildable for an argument that is unknown, or that a job must not set."""
-    for name, value in own.items():
+    for name, value in own_arguments.items():
         if name not in parameters:
             raise NotBuildable(f"trainer: there is no argument {name!r}", hint=did_you_mean(name, parameters))
         if name in NOT_IN_A_JOB and value != parameters[name].default:

@@ -48,8 +48,8 @@ class AcceleratorConfig:
     @classmethod
     def _checked(cls, values: dict[str, Any], source: str) -> AcceleratorConfig:
         names = [field.name for field in fields(cls)]
-        if odd := sorted(set(values) - set(names)):
-            raise ValueError(f"{source} had unknown keys ({odd}). Known: {', '.join(names)}")
+        if unknown_keys := sorted(set(values) - set(names)):
+            raise ValueError(f"{source} had unknown keys ({unknown_keys}). Known: {', '.join(names)}")
         return cls(**values)
 
     def refuse_unsupported(self, processes: int) -> None:

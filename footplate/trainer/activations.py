@@ -20,9 +20,9 @@ def checkpoint_activations(model: nn.Module, kwargs: Mapping[str, Any] | None = 
     `every_n_layers` in `kwargs`, only every n-th layer is checkpointed. Other keys go to torch.utils.checkpoint.
     """
     options = dict(kwargs or {})
-    own = getattr(model, "activation_checkpointing_enable", None)
-    if own is not None:
-        own(activation_checkpointing_kwargs=options or None)
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    if enable is not None:
+        enable(activation_checkpointing_kwargs=options or None)
         return 0
     older = getattr(model, "gradient_checkpointing_enable", None)
     if older is not None:

@@ -53,14 +53,16 @@ def save_rest(model: nn.Module, folder: Path, state: dict[str, Any] | None = Non
 
 
 def _rest(model: nn.Module, state: dict[str, Any] | None = None) -> dict[str, Tensor]:
-    own = model.state_dict()
-    held = {_place(tensor) for name in _names(model) for tensor in _of(model, name, own).values()}
+    model_state = model.state_dict()
+    places = {_place(tensor) for name in _names(model) for tensor in _of(model, name, model_state).values()}
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    changing = trained | {name for name, _ in model.named_buffers() if name in own}
-    state = own if state is None else state
-    prompts = {name for name in own if name.startswith(PROMPT_ENCODERS)}
+    changing = trained | {name for name, _ in model.named_buffers() if name in model_state}
+    state = model_state if state is None else state
+    prompts = {name for name in model_state if name.startswith(PROMPT_ENCODERS)}
     return {
-        name: state[name] for name in sorted(changing | prompts) if name in prompts or _place(own[name]) not in held
+        name: state[name]
+        for name in sorted(changing | prompts)
+        if name in prompts or _place(model_state[name]) not in places
     }
 
 
@@ -95,9 +97,9 @@ def read(model: nn.Module, folder: Path) -> dict[str, Tensor]:
 
 def places_of(model: nn.Module, name: str) -> dict[str, str]:
     """Maps each tensor name in peft's file of an adapter to the tensor's name in the model's state dict."""
-    own = model.state_dict()
-    places = {id(value): key for key, value in own.items()}
-    of_adapter = _of(model, name, own)
+    model_state = model.state_dict()
+    places = {id(value): key for key, value in model_state.items()}
+    of_adapter = _of(model, name, model_state)
     return {key: places[id(value)] for key, value in of_adapter.items() if id(value) in places}
 
 
@@ -105,8 +107,8 @@ def computed(model: nn.Module) -> list[str]:
     """Returns the adapters whose stored tensors are not those of the model, but computed from them by peft."""
     if not are_in(model):
         return []
-    own = model.state_dict()
-    return [name for name in _names(model) if len(places_of(model, name)) < len(_of(model, name, own))]
+    model_state = model.state_dict()
+    return [name for name in _names(model) if len(places_of(model, name)) < len(_of(model, name, model_state))]
 
 
 def require_places(model: nn.Module, strategy: str) -> None:
@@ -122,7 +124,7 @@ def require_places(model: nn.Module, strategy: str) -> None:
         )
 
 
-def _stored(model: nn.Module, name: str, folder: Path, own: dict[str, Tensor]) -> dict[str, Tensor]:
+def _stored(model: nn.Module, name: str, folder: Path, current: dict[str, Tensor]) -> dict[str, Tensor]:
     path = (folder if name == "default" else folder / name) / WEIGHTS
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {path.relative_to(folder)} is missing")
@@ -130,9 +132,11 @@ def _stored(model: nn.Module, name: str, folder: Path, own: dict[str, Tensor]) -
     if getattr(model, "_hf_peft_config_loaded", False):
         # The names in the file have the prefix of peft's wrapper, but a model of transformers has no such wrapper.
         stored = {key.removeprefix("base_model.model."): value for key, value in stored.items()}
-    wrong = sorted(stored.keys() ^ own.keys())
+    wrong = sorted(stored.keys() ^ current.keys())
     # Parameters that DeepSpeed has sharded have no shape here.
-    wrong += [key for key in stored if key in own and own[key].numel() and stored[key].shape != own[key].shape]
+    wrong += [
+        key for key in stored if key in current and current[key].numel() and stored[key].shape != current[key].shape
+    ]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(

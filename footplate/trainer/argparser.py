@@ -101,16 +101,16 @@ class HfArgumentParser(ArgumentParser):
             named, args = _files_named_by(args_file_flag, args)
             files += named
         from_files = [word for file in files if file.exists() for word in file.read_text().split()]
-        namespace, left = self.parse_known_args(from_files + (sys.argv[1:] if args is None else list(args)))
+        namespace, unused = self.parse_known_args(from_files + (sys.argv[1:] if args is None else list(args)))
         objects = [_made_of(kind, namespace) for kind in self.dataclass_types]
-        further = [namespace] if vars(namespace) else []
+        further_objects = [namespace] if vars(namespace) else []
         if return_remaining_strings:
-            return (*objects, *further, left)
-        if left:
+            return (*objects, *further_objects, unused)
+        if unused:
             raise ValueError(
-                f"Some specified arguments are not used by the HfArgumentParser: {left}{self._nearest(left)}"
+                f"Some specified arguments are not used by the HfArgumentParser: {unused}{self._nearest(unused)}"
             )
-        return (*objects, *further)
+        return (*objects, *further_objects)
 
     def _nearest(self, unused_words: Iterable[str]) -> str:
         first = next((word for word in unused_words if word.startswith("--")), "")
@@ -120,9 +120,9 @@ class HfArgumentParser(ArgumentParser):
     def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         unused, objects = set(args), []
         for kind in self.dataclass_types:
-            taken = {name: args[name] for name in (*_fields(kind), *_further_names(kind)) if name in args}
-            unused -= set(taken)
-            objects.append(kind(**taken))
+            values = {name: args[name] for name in (*_fields(kind), *_further_names(kind)) if name in args}
+            unused -= set(values)
+            objects.append(kind(**values))
         if unused and not allow_extra_keys:
             names = [name for kind in self.dataclass_types for name in _fields(kind)]
             hint = did_you_mean(min(unused), names)
@@ -153,9 +153,9 @@ def _made_of(kind: Any, namespace: Any) -> Any:
     An older name of an argument would otherwise clash with the default under the present name.
     """
     values = vars(namespace)
-    taken = {name: values.pop(name) for name in (*_fields(kind), *_further_names(kind)) if name in values}
+    options = {name: values.pop(name) for name in (*_fields(kind), *_further_names(kind)) if name in values}
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in taken.items() if not _is_same(value, defaults.get(name, _NONE))})
+    return kind(**{name: value for name, value in options.items() if not _is_same(value, defaults.get(name, _NONE))})
 
 
 _NONE = object()
@@ -204,8 +204,8 @@ def _add_option(group: ArgumentParser | _ArgumentGroup, field: Any, hint: Any, h
     names = [f"--{field.name}", *([f"--{field.name.replace('_', '-')}"] if "_" in field.name else [])]
     aliases = field.metadata.get("aliases", [])
     names += [aliases] if isinstance(aliases, str) else list(aliases)
-    further = {key: value for key, value in field.metadata.items() if key not in ("aliases", "help")}
-    options: dict[str, Any] = {**further, **_reading(hint), "dest": field.name, "help": help_text}
+    metadata = {key: value for key, value in field.metadata.items() if key not in ("aliases", "help")}
+    options: dict[str, Any] = {**metadata, **_reading(hint), "dest": field.name, "help": help_text}
     default = field.default if field.default is not dataclasses.MISSING else None
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()

@@ -38,16 +38,16 @@ class Background:
         return under_way.result()
 
 
-def copied(value: Any, seen: dict[tuple[Any, ...], Tensor] | None = None) -> Any:
+def copied(value: Any, copies: dict[tuple[Any, ...], Tensor] | None = None) -> Any:
     """Copies a nested value, with all tensors on the host. Tied tensors become one tensor, as they were before."""
-    seen = {} if seen is None else seen
+    copies = {} if copies is None else copies
     if isinstance(value, Tensor):
         place = (value.device, value.data_ptr(), value.shape, value.stride(), value.dtype)
-        if place not in seen or not value.numel():
-            seen[place] = value.detach().to("cpu", copy=True)
-        return seen[place]
+        if place not in copies or not value.numel():
+            copies[place] = value.detach().to("cpu", copy=True)
+        return copies[place]
     if isinstance(value, dict):
-        return type(value)((name, copied(item, seen)) for name, item in value.items())
+        return type(value)((name, copied(item, copies)) for name, item in value.items())
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(copied(item, seen) for item in value)
+        return type(value)(copied(item, copies) for item in value)
     return copy.deepcopy(value)

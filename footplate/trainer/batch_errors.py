@@ -23,12 +23,12 @@ def does_not_fit(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], 
     try:
         signature.bind(**inputs)
     except TypeError as mismatch:
-        takes = ", ".join(
+        parameters = ", ".join(
             name if parameter.default is parameter.empty else f"{name} (optional)"
             for name, parameter in signature.parameters.items()
         )
         return TypeError(
-            f"the batch does not fit the model: {mismatch}. forward takes {takes}; the batch has "
+            f"the batch does not fit the model: {mismatch}. forward takes {parameters}; the batch has "
             f"{', '.join(inputs) or 'nothing'}, made from rows with {columns(trainer)}. Rename columns, for example by "
             "the map rename, or choose data for this model"
         )

@@ -66,14 +66,14 @@ def in_place(callbacks: Iterable[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def swapped(model: nn.Module, others: dict[str, Tensor]) -> Iterator[None]:
-    """Replaces the model's weights by `others` inside the `with` block, and then restores them exactly."""
-    own = {name: value.detach().clone() for name, value in model.named_parameters() if name in others}
-    put(model, others)
+def swapped(model: nn.Module, weights: dict[str, Tensor]) -> Iterator[None]:
+    """Replaces the model's weights by `weights` inside the `with` block, and then restores them exactly."""
+    originals = {name: value.detach().clone() for name, value in model.named_parameters() if name in weights}
+    put(model, weights)
     try:
         yield
     finally:
-        put(model, own)
+        put(model, originals)
 
 
 @torch.no_grad()

@@ -107,15 +107,15 @@ def _open_to_readers(folder: Path) -> None:
 
 def _move_into_place(scratch: Path, final: Path) -> None:
     """Renames the temporary folder to its final name. An older checkpoint of that name is deleted afterwards."""
-    aside = None
+    old_folder = None
     if final.exists():
-        aside = final.parent / f".old-{final.name}-{uuid.uuid4().hex[:8]}"
-        final.rename(aside)
+        old_folder = final.parent / f".old-{final.name}-{uuid.uuid4().hex[:8]}"
+        final.rename(old_folder)
     scratch.rename(final)
     reached(Moment.AFTER_CHECKPOINT_RENAMED)
     _sync_directory(final.parent)
-    if aside is not None:
-        shutil.rmtree(aside, ignore_errors=True)
+    if old_folder is not None:
+        shutil.rmtree(old_folder, ignore_errors=True)
 
 
 def sweep(parent: Path) -> None:
@@ -123,10 +123,10 @@ def sweep(parent: Path) -> None:
     if not parent.is_dir():
         return
     for path in list(parent.iterdir()):
-        aside = _ASIDE.match(path.name)
-        if aside and not (parent / aside[1]).exists():
-            path.rename(parent / aside[1])
-        elif aside or path.name.startswith(UNFINISHED):
+        old_name = _ASIDE.match(path.name)
+        if old_name and not (parent / old_name[1]).exists():
+            path.rename(parent / old_name[1])
+        elif old_name or path.name.startswith(UNFINISHED):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -344,16 +344,18 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     """
     if holds_adapters_only(model, folder):
         return adapters.read(model, folder)
-    stored, own = weights.read(folder), model.state_dict()
-    saved_addresses = {_address(own[name]) for name in stored if name in own}
+    stored, current = weights.read(folder), model.state_dict()
+    saved_addresses = {_address(current[name]) for name in stored if name in current}
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     missing = [
-        name for name in own if name not in stored and own[name].numel() and _address(own[name]) not in saved_addresses
+        name
+        for name in current
+        if name not in stored and current[name].numel() and _address(current[name]) not in saved_addresses
     ]
-    extra = [name for name in stored if name not in own]
+    extra = [name for name in stored if name not in current]
     wrong = [name for name in missing if name not in buffers]
     wrong += [name for name in extra if not _has_module_of(model, name)]
-    wrong += [n for n in stored if n in own and n not in buffers and own[n].shape != stored[n].shape]
+    wrong += [n for n in stored if n in current and n not in buffers and current[n].shape != stored[n].shape]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(

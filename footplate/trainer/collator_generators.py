@@ -49,8 +49,8 @@ class CollatorGenerators:
                 owner.create_rng()
         for name, generator in self._all():
             if name not in self._own_seeds:
-                own = getattr(self._owners[int(name.split(".", 1)[0])], "seed", None)
-                self._own_seeds[name] = own if isinstance(own, int) else _drawn(generator)
+                own_seed = getattr(self._owners[int(name.split(".", 1)[0])], "seed", None)
+                self._own_seeds[name] = own_seed if isinstance(own_seed, int) else _drawn(generator)
             # The large odd factor keeps a seed apart from the seeds of the next batches.
             _seed(generator, (seed + self._own_seeds[name] * 0x9E3779B97F4A7C15) % 2**63)
 
@@ -110,8 +110,8 @@ def _state(generator: Any) -> tuple[str, Any]:
 
 
 def _made(kind: str) -> Any:
-    made = {"torch": torch.Generator, "RandomState": numpy.random.RandomState, "random": random.Random}
-    return made[kind]() if kind in made else numpy.random.Generator(getattr(numpy.random, kind)())
+    classes = {"torch": torch.Generator, "RandomState": numpy.random.RandomState, "random": random.Random}
+    return classes[kind]() if kind in classes else numpy.random.Generator(getattr(numpy.random, kind)())
 
 
 def _set_state(generator: Any, state: Any) -> None:

@@ -203,8 +203,8 @@ class Epoch:
         if self.is_over:
             return {"at": [self._number + 1, 0]}
         places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read]}
-        if own := self._collator.state():
-            places["collator"] = own
+        if collator_state := self._collator.state():
+            places["collator"] = collator_state
         if self._offset:
             places["offset"] = self._offset
         if self._stream is not None:

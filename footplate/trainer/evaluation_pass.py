@@ -14,7 +14,7 @@ from footplate.trainer.data import batch_length, draw_and_discard, is_ours, open
 from footplate.trainer.eval_totals import CollectedOutputs, ExactLoss, MeanLoss
 from footplate.trainer.losses.loss import shifted
 from footplate.trainer.metrics.choose import make_metric
-from footplate.trainer.metrics.sums import Metric, Sums
+from footplate.trainer.metrics.sums import BatchMetric, Sums
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import BatchResult, prediction_step
 from footplate.trainer.samplers import Batches
@@ -245,15 +245,15 @@ def _marked(batches: Iterator[Any], finds_last: bool) -> Iterator[tuple[Any, boo
 
 
 def _marked_ahead(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
-    missing = object()
-    batch = next(batches, missing)
-    while batch is not missing:
-        following = next(batches, missing)
-        yield batch, following is missing
+    end = object()
+    batch = next(batches, end)
+    while batch is not end:
+        following = next(batches, end)
+        yield batch, following is end
         batch = following
 
 
-def _update(metrics: Iterable[Metric], logits: Any, labels: Any, *, shifts: bool) -> None:
+def _update(metrics: Iterable[BatchMetric], logits: Any, labels: Any, *, shifts: bool) -> None:
     if isinstance(labels, tuple):
         labels = labels[0] if labels else None
     if not metrics or labels is None:

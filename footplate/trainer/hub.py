@@ -97,14 +97,14 @@ def _api(trainer: Trainer) -> Any:
 
     With two clients, an older checkpoint could arrive after a newer one.
     """
-    own = trainer._footplate
-    if own.hub_api is None:
+    internals = trainer._footplate
+    if internals.hub_api is None:
         try:
             from huggingface_hub import HfApi
         except ImportError as error:
             raise ImportError("pushing to the hub needs the extra hub: pip install 'footplate[hub]'") from error
-        own.hub_api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="footplate")
-    return own.hub_api
+        internals.hub_api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="footplate")
+    return internals.hub_api
 
 
 def pushes_in_progress(trainer: Trainer) -> set[Path]:

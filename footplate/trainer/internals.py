@@ -19,7 +19,7 @@ from footplate.trainer.overrides import Overrides
 if TYPE_CHECKING:
     from footplate.trainer.checkpoint import Checkpoint
     from footplate.trainer.data import Epoch
-    from footplate.trainer.metrics.sums import Metric
+    from footplate.trainer.metrics.sums import BatchMetric
     from footplate.trainer.model_signature import ModelSignature
     from footplate.trainer.named import NamedOptimizer
     from footplate.trainer.plan import StepPlan
@@ -113,7 +113,7 @@ class Internals:
 
     overrides: Overrides
     memory: MemoryMeter
-    metrics: list[str | Callable[[], Metric]]
+    metrics: list[str | Callable[[], BatchMetric]]
     """The metrics that stream through an evaluation: their names, or functions that make them."""
     given_model: Any = None
     """The model that the script passed."""

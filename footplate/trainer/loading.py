@@ -37,11 +37,11 @@ def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
     name = eval_dataset if isinstance(eval_dataset, str) else "eval"
     is_ours = eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is trainer.eval_dataset
     key = name if is_ours else None
-    own = trainer._footplate
-    if key in trainer._eval_dataloaders and own.eval_sets.get(key) is dataset:
+    internals = trainer._footplate
+    if key in trainer._eval_dataloaders and internals.eval_sets.get(key) is dataset:
         return trainer._eval_dataloaders[key]
     if key is not None and trainer.args.dataloader_persistent_workers:
-        own.eval_sets[key] = dataset
+        internals.eval_sets[key] = dataset
     return trainer._get_dataloader(
         dataset=dataset,
         description="Evaluation",

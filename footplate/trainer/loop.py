@@ -37,9 +37,9 @@ log = logging.getLogger("footplate.trainer")
 def train(
     trainer: Trainer, resume_from: str | Path | bool | None, trial: Any, ignore_keys: list[str] | None
 ) -> TrainOutput:
-    own = trainer._footplate
+    internals = trainer._footplate
     trainer.is_in_train = True
-    own.run = Run(ignore_keys)
+    internals.run = Run(ignore_keys)
     trainer._hp_search_setup(trial)
     try:
         if trainer.model_init is not None:
@@ -47,7 +47,7 @@ def train(
             set_model(trainer, trainer.call_model_init(trial))
             trainer.optimizer = trainer.lr_scheduler = None
         with changed_for_training(trainer):
-            own.memory.start("train")
+            internals.memory.start("train")
             folder = saving.find(trainer, resume_from)
             output: TrainOutput = trainer._inner_training_loop(
                 batch_size=trainer._train_batch_size,
@@ -58,7 +58,7 @@ def train(
             )
             return output
     except BaseException as error:
-        own.strategy.peers.report_failure(error)
+        internals.strategy.peers.report_failure(error)
         raise
     finally:
         trainer.is_in_train = False
@@ -66,17 +66,17 @@ def train(
 
 def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     """Trains from the verified checkpoint in `folder`, or from the first step."""
-    args, own = trainer.args, trainer._footplate
-    run, peers = own.run, own.strategy.peers
+    args, internals = trainer.args, trainer._footplate
+    run, peers = internals.run, internals.strategy.peers
     loader = trainer.get_train_dataloader()
     plan = StepPlan(*trainer.set_initial_training_values(args, loader))
     rng: saving.StoredRng | None = None
     trainer.state, run.position = TrainerState(), DataPosition()
     if folder is not None:
-        trainer.state, then = saving.load_state(trainer, folder)
+        trainer.state, old_args = saving.load_state(trainer, folder)
         saving.restore_callbacks(trainer, folder)
         rng = saving.StoredRng(folder, peers)
-        plan, run.position = resumed(trainer, plan, own.strategy.plain_loader(loader), then, rng.places)
+        plan, run.position = resumed(trainer, plan, internals.strategy.plain_loader(loader), old_args, rng.places)
     run.plan = plan
     state = _with_plan(trainer, plan)
     peers.from_main(lambda: try_saving(trainer, resumes=folder is not None))
@@ -85,7 +85,7 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     _log_beginning(trainer, plan, folder)
     run.started, run.first_step, run.first_token = time.time(), state.global_step, state.num_input_tokens_seen
     run.last_logged_step = state.global_step
-    own.model_divides_by_items = None
+    internals.model_divides_by_items = None
     step = run.step = make_step(trainer)
     trainer.model_wrapped.zero_grad()
     try:
@@ -132,16 +132,16 @@ def _prepare(trainer: Trainer, max_steps: int, loader: Any, folder: Path | None)
 
     The weights are loaded first, because the strategy may then wrap or shard the model.
     """
-    own = trainer._footplate
-    own.strategy.release(all_but=trainer.model)
+    internals = trainer._footplate
+    internals.strategy.release(all_but=trainer.model)
     if folder is not None:
         trainer._load_from_checkpoint(str(folder))
-    if own.made_schedule:
+    if internals.made_schedule:
         trainer.lr_scheduler = None
     trainer.create_optimizer()
-    trainer.model_wrapped, trainer.optimizer = own.strategy.prepare(trainer.model, trainer.optimizer)
+    trainer.model_wrapped, trainer.optimizer = internals.strategy.prepare(trainer.model, trainer.optimizer)
     trainer.create_scheduler(max_steps)
-    own.strategy.prepare_schedule(trainer.lr_scheduler)
+    internals.strategy.prepare_schedule(trainer.lr_scheduler)
     trainer._load_optimizer_and_scheduler(None if folder is None else str(folder))
     events = trainer.callback_handler
     events.model, events.optimizer, events.lr_scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler
@@ -182,8 +182,8 @@ def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng 
 
 def _run_epoch(trainer: Trainer, step: Step, epoch: int, batch: int, batches: Iterator[Any]) -> None:
     args, state, events = trainer.args, trainer.state, trainer.callback_handler
-    own, run = trainer._footplate, trainer._footplate.run
-    accumulate, device = args.gradient_accumulation_steps, own.strategy.device
+    internals, run = trainer._footplate, trainer._footplate.run
+    accumulate, device = args.gradient_accumulation_steps, internals.strategy.device
     while size := run.plan.micro_batches(batch, accumulate):
         plan = run.plan
         window, items = trainer.get_batch_samples(batches, size, device)
@@ -205,7 +205,7 @@ def _run_epoch(trainer: Trainer, step: Step, epoch: int, batch: int, batches: It
         state.epoch = epoch + batch / plan.batches_per_epoch
         trainer.control = events.on_step_end(args, state, trainer.control)
         log_evaluate_save(trainer)
-        if own.background.is_done:
+        if internals.background.is_done:
             saving.finish_save(trainer)
         if trainer.control.should_training_stop or trainer.control.should_epoch_stop:
             break
@@ -235,7 +235,7 @@ def log_evaluate_save(trainer: Trainer) -> None:
 
 
 def _finish(trainer: Trainer, plan: StepPlan) -> TrainOutput:
-    own, run, state = trainer._footplate, trainer._footplate.run, trainer.state
+    internals, run, state = trainer._footplate, trainer._footplate.run, trainer.state
     steps = state.global_step - run.first_step
     total = run.loss_taken + reporting.take_loss(trainer).total
     samples = plan.samples * steps / max(plan.max_steps, 1)
@@ -243,9 +243,9 @@ def _finish(trainer: Trainer, plan: StepPlan) -> TrainOutput:
     trainer.store_flos()
     figures["total_flos"] = state.total_flos
     figures["train_loss"] = total / max(steps, 0.001)
-    figures.update(own.memory.figures("train"))
+    figures.update(internals.memory.figures("train"))
     trainer.log(figures)
-    if own.background.is_under_way:
+    if internals.background.is_under_way:
         saving.finish_save(trainer)
     if hasattr(trainer.optimizer, "eval"):
         # Schedule-free optimizers put their averaged weights into the model. If they did so after the best model is

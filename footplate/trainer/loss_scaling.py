@@ -42,14 +42,14 @@ def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor 
     few, many = (
         _loss(model, inputs, number, trainer._footplate.strategy.device) for number in (items, items * _FACTOR)
     )
-    own: bool | None
+    own_answer: bool | None
     if few is None or many is None:
-        own = True  # the Trainer computes the loss from the logits, and divides it itself
+        own_answer = True  # the Trainer computes the loss from the logits, and divides it itself
     elif few == 0 or not math.isfinite(few):
-        own = None
+        own_answer = None
     else:
-        own = abs(few - many) > _SAME * abs(few)
-    answers = [answer for answer in trainer._footplate.strategy.peers.all_gather(own) if answer is not None]
+        own_answer = abs(few - many) > _SAME * abs(few)
+    answers = [answer for answer in trainer._footplate.strategy.peers.all_gather(own_answer) if answer is not None]
     divides = any(answers) if answers else None
     if divides is False:
         log.warning(
@@ -66,8 +66,8 @@ def share_of_window(loss: Tensor, batch: Mapping[str, Any], items: Tensor | int,
 
     A micro-batch in which all labels are ignored has a mean of 0 / 0, so its share is 0.
     """
-    own = count_items([batch], loss.device, shifts=shifts)
-    return None if own is None else torch.where(own > 0, loss * (own / items), 0.0)
+    item_count = count_items([batch], loss.device, shifts=shifts)
+    return None if item_count is None else torch.where(item_count > 0, loss * (item_count / items), 0.0)
 
 
 def _loss(model: nn.Module, inputs: Mapping[str, Any], items: Tensor | int, device: torch.device) -> float | None:
@@ -86,9 +86,9 @@ def _undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
-    others = [] if device.type == "cpu" else [device]
+    devices = [] if device.type == "cpu" else [device]
     try:
-        with torch.random.fork_rng(others, device_type="cuda" if device.type == "cpu" else device.type):
+        with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
             yield
     finally:
         set_host_rng(host)

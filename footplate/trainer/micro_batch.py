@@ -21,15 +21,15 @@ def training_step(trainer: Trainer, model: nn.Module, inputs: dict[str, Any], nu
 
     Returns the micro-batch's share of the step's loss, detached.
     """
-    own = trainer._footplate
+    internals = trainer._footplate
     if not trainer.model.training:
         model.train()
     inputs = trainer._prepare_inputs(inputs)
-    own.loss_is_scaled = None
+    internals.loss_is_scaled = None
     with trainer.compute_loss_context_manager():
         loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items)
     loss = share_of_step(trainer, loss, num_items, is_scaled=_is_scaled(trainer, num_items))
-    backward_of(own.strategy, trainer.optimizer)(loss)
+    backward_of(internals.strategy, trainer.optimizer)(loss)
     return loss.detach()
 
 
@@ -37,11 +37,11 @@ def compute_loss(
     trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
 ) -> tuple[Tensor, Any]:
     """Returns loss and outputs, and stores whether the loss is already a share of the accumulation window's loss."""
-    own = trainer._footplate
-    loss, outputs, own.loss_is_scaled = loss_of(trainer, model, inputs, num_items)
-    is_divided = own.loss_is_scaled and num_items is not None
-    if own.strategy.loss_factor != 1 and is_divided and torch.is_grad_enabled():
-        loss = loss * own.strategy.loss_factor
+    internals = trainer._footplate
+    loss, outputs, internals.loss_is_scaled = loss_of(trainer, model, inputs, num_items)
+    is_divided = internals.loss_is_scaled and num_items is not None
+    if internals.strategy.loss_factor != 1 and is_divided and torch.is_grad_enabled():
+        loss = loss * internals.strategy.loss_factor
     return loss, outputs
 
 
@@ -79,8 +79,8 @@ def loss_of(
 
     With `reads_only_loss`, the outputs may be in half precision.
     """
-    own, smoother, compute = trainer._footplate, trainer.label_smoother, trainer.compute_loss_func
-    batch, labels, signature = inputs, inputs.get("labels"), own.model_signature
+    internals, smoother, compute = trainer._footplate, trainer.label_smoother, trainer.compute_loss_func
+    batch, labels, signature = inputs, inputs.get("labels"), internals.model_signature
     computes = compute is not None or (smoother is not None and labels is not None)
     if computes or not signature.takes_labels:
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
@@ -88,9 +88,9 @@ def loss_of(
     if trainer.model_accepts_loss_kwargs and num_items is not None:
         scales_itself = True
         if not computes and _must_detect_scaling(trainer):
-            own.model_divides_by_items = divides_by_items(trainer, inputs, num_items)
+            internals.model_divides_by_items = divides_by_items(trainer, inputs, num_items)
         inputs = {**inputs, "num_items_in_batch": num_items}
-    fp32_outputs = own.strategy.fp32_outputs
+    fp32_outputs = internals.strategy.fp32_outputs
     # A forward hook reads the outputs too, so it needs them in float32.
     stays_half = reads_only_loss and fp32_outputs.is_on and not computes and not trainer.model._forward_hooks
     fp32_outputs.are_read = not stays_half
@@ -117,7 +117,7 @@ def loss_of(
         raise batch_errors.no_labels(trainer, error) from error
     if stays_half:
         loss = fp32_outputs.convert(loss)
-    if num_items is not None and not scaled and own.model_divides_by_items is False and torch.is_grad_enabled():
+    if num_items is not None and not scaled and internals.model_divides_by_items is False and torch.is_grad_enabled():
         share = share_of_window(loss, batch, num_items, shifts=trainer._loss_shifts_labels)
         return (loss, outputs, False) if share is None else (share, outputs, True)
     return loss, outputs, scaled or scales_itself
@@ -128,11 +128,11 @@ def _must_detect_scaling(trainer: Trainer) -> bool:
 
     If the accumulation window is one micro-batch of one process, the loss is the same either way.
     """
-    own = trainer._footplate
+    internals = trainer._footplate
     return (
-        own.model_divides_by_items is None
+        internals.model_divides_by_items is None
         and trainer.loss_is_scaled_for_ga is None
-        and (trainer.current_gradient_accumulation_steps != 1 or own.strategy.readers.world > 1)
+        and (trainer.current_gradient_accumulation_steps != 1 or internals.strategy.readers.world > 1)
         and trainer.is_in_train
         and torch.is_grad_enabled()
     )

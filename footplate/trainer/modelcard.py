@@ -94,8 +94,8 @@ def _body(trainer: Trainer, name: str, front: dict[str, Any]) -> str:
     for section in ("Model description", "Intended uses and limitations", "Training and evaluation data"):
         sections.append(f"## {section}\n\nMore information is needed.")
     args = trainer.args.to_dict()
-    chosen = "\n".join(f"- {key}: {args[key]}" for key in _SHOWN_ARGUMENTS if args.get(key) not in (None, False))
-    sections += [f"## Training\n\n{chosen}", _table(trainer), f"## Versions\n\n{_versions()}"]
+    arguments = "\n".join(f"- {key}: {args[key]}" for key in _SHOWN_ARGUMENTS if args.get(key) not in (None, False))
+    sections += [f"## Training\n\n{arguments}", _table(trainer), f"## Versions\n\n{_versions()}"]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 

@@ -28,9 +28,9 @@ def create_optimizer(trainer: Trainer, model: nn.Module | None = None) -> Any:
 
 def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
     if trainer.lr_scheduler is None:
-        own = trainer._footplate
-        own.made_schedule = True
-        plain = own.strategy.plain_optimizer(optimizer if optimizer is not None else trainer.optimizer)
+        internals = trainer._footplate
+        internals.made_schedule = True
+        plain = internals.strategy.plain_optimizer(optimizer if optimizer is not None else trainer.optimizer)
         if isinstance(plain, NamedOptimizers):
             trainer.lr_scheduler = plain.make_schedule(num_training_steps)
             return trainer.lr_scheduler

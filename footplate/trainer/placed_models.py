@@ -19,13 +19,13 @@ def set_model(trainer: Trainer, model: nn.Module) -> None:
     """Sets the Trainer's model, and moves it to the device if allowed."""
     require_a_model(model)
     refuse_quantized(model)
-    own, args = trainer._footplate, trainer.args
-    strategy = own.strategy
+    internals, args = trainer._footplate, trainer.args
+    strategy = internals.strategy
     trainer.is_model_parallel = is_model_parallel(model, strategy.device)
     trainer.place_model_on_device = strategy.moves_model = may_move(model, args, strategy.device)
     trainer.model = trainer.model_wrapped = strategy.place(model) if trainer.place_model_on_device else model
-    own.model_signature = ModelSignature.of(model)
-    own.model_divides_by_items = None
+    internals.model_signature = ModelSignature.of(model)
+    internals.model_divides_by_items = None
     config: Any = getattr(model, "config", None)
     if config is not None and hasattr(config, "__dict__"):
         config.use_cache = args.use_cache

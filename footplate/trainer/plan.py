@@ -47,8 +47,8 @@ class StepPlan:
         if args.max_steps > 0:
             epochs, steps, samples = math.ceil(args.max_steps / in_epoch), args.max_steps, args.max_steps * step_samples
             return cls(epochs, in_epoch, examples, samples, step_samples, batches, steps)
-        steps, seen = math.ceil(args.num_train_epochs * in_epoch), examples * args.num_train_epochs
-        return cls(math.ceil(args.num_train_epochs), in_epoch, examples, seen, step_samples, batches, steps)
+        steps, total_samples = math.ceil(args.num_train_epochs * in_epoch), examples * args.num_train_epochs
+        return cls(math.ceil(args.num_train_epochs), in_epoch, examples, total_samples, step_samples, batches, steps)
 
     def values(self) -> tuple[int, int, int, float, int, int, int]:
         return dataclasses.astuple(self)[:-1]

@@ -43,25 +43,26 @@ class _Step:
 
 
 def resumed(
-    trainer: Trainer, plan: StepPlan, loader: Any, then: Mapping[str, Any], places: Mapping[str, Any]
+    trainer: Trainer, plan: StepPlan, loader: Any, old_args: Mapping[str, Any], places: Mapping[str, Any]
 ) -> tuple[StepPlan, DataPosition]:
     """Returns the plan and the position of a run that continues after the state's step.
 
-    `then` has the arguments of the run that wrote the checkpoint, and `places` its position in the data. If the size of
-    a step has changed, training continues at the same sample, and counts the remaining steps in the new size.
+    `old_args` has the arguments of the run that wrote the checkpoint, and `places` its position in the data. If
+    the size of a step has changed, training continues at the same sample, and counts the remaining steps in the new
+    size.
     """
-    args, done = trainer.args, trainer.state.global_step
+    args, step = trainer.args, trainer.state.global_step
     now = _Step(
         trainer.get_total_train_batch_size(args) // args.gradient_accumulation_steps, args.gradient_accumulation_steps
     )
-    before = _before(trainer, then, now)
+    before = _before(trainer, old_args, now)
     if plan.epochs == sys.maxsize:
         # The length of a pass over a stream is unknown, so the checkpoint stores the pass and the position in it.
-        epoch, batch = places.get("at", (0, done * before.micro_batches))
+        epoch, batch = places.get("at", (0, step * before.micro_batches))
         return plan, DataPosition(epoch, 0 if args.ignore_data_skip else batch * before.samples // now.samples)
-    is_moved = then.get("step_shift") or places.get("offset")
+    is_moved = old_args.get("step_shift") or places.get("offset")
     if args.ignore_data_skip or (before == now and not is_moved):
-        epoch, steps = divmod(done, plan.steps_per_epoch)
+        epoch, steps = divmod(step, plan.steps_per_epoch)
         batch = steps * now.micro_batches
         if before == now and "at" in places:
             # The stored position, because an epoch may have had fewer steps than planned.
@@ -73,7 +74,7 @@ def resumed(
         epoch, batch = places["at"]
     else:
         batches = math.ceil(plan.examples / before.samples)
-        epoch, steps = divmod(done, math.ceil(batches / before.micro_batches))
+        epoch, steps = divmod(step, math.ceil(batches / before.micro_batches))
         batch = steps * before.micro_batches
     sample = batch * before.samples + places.get("offset", 0)
     position = _at_sample(plan, loader, epoch, sample, now.samples)
@@ -87,14 +88,14 @@ def resumed(
             position.epoch,
         )
     steps = plan.steps_before(position.epoch, position.batch, now.micro_batches)
-    return plan.shifted(done - steps, has_limit=args.max_steps > 0), position
+    return plan.shifted(step - steps, has_limit=args.max_steps > 0), position
 
 
-def _before(trainer: Trainer, then: Mapping[str, Any], now: _Step) -> _Step:
+def _before(trainer: Trainer, old_args: Mapping[str, Any], now: _Step) -> _Step:
     """Returns the samples per step of the run that wrote the checkpoint. Hugging Face stores only the batch size."""
-    micro_batches = then.get("gradient_accumulation_steps", now.micro_batches)
-    if "samples_per_step" in then:
-        return _Step(then["samples_per_step"] // micro_batches, micro_batches)
+    micro_batches = old_args.get("gradient_accumulation_steps", now.micro_batches)
+    if "samples_per_step" in old_args:
+        return _Step(old_args["samples_per_step"] // micro_batches, micro_batches)
     size = trainer.state.train_batch_size
     return now if size is None else _Step(now.samples // trainer._train_batch_size * size, micro_batches)
 

@@ -138,12 +138,12 @@ def evaluating_in(model: nn.Module, precision: Precision) -> Iterator[nn.Module]
     if precision == "no":
         yield model
         return
-    kept = {name: value.data for name, value in [*model.named_parameters(), *model.named_buffers()]}
+    originals = {name: value.data for name, value in [*model.named_parameters(), *model.named_buffers()]}
     try:
         yield model.to(_DTYPES[precision])
     finally:
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            value.data = kept[name]
+            value.data = originals[name]
 
 
 def compile_model(model: nn.Module, backend: str | None = None, mode: str | None = None, **options: Any) -> nn.Module:

@@ -62,8 +62,8 @@ def labels_and_loss(trainer: Trainer, inputs: Mapping[str, Any]) -> tuple[Any, b
     if names:
         is_whole = len(labels) == len(names)
         return (labels[0] if len(labels) == 1 else tuple(labels)) if is_whole else None, is_whole
-    says = inputs.get("return_loss")
-    if trainer.can_return_loss if says is None else says:
+    return_loss = inputs.get("return_loss")
+    if trainer.can_return_loss if return_loss is None else return_loss:
         return (), True
     if trainer.args.label_names is None and inputs.get("labels") is not None:
         return inputs["labels"], True

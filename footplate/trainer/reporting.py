@@ -162,8 +162,8 @@ def speed_metrics(
 ) -> dict[str, float]:
     """Returns the seconds since `started` and the samples, steps and tokens per second, as Hugging Face rounds them."""
     seconds = max(time.time() - started, 1e-9)
-    done = {"samples": samples, "steps": steps, "tokens": tokens}
-    speeds = {f"{prefix}_{name}_per_second": round(n / seconds, 3) for name, n in done.items() if n is not None}
+    amounts = {"samples": samples, "steps": steps, "tokens": tokens}
+    speeds = {f"{prefix}_{name}_per_second": round(n / seconds, 3) for name, n in amounts.items() if n is not None}
     return {f"{prefix}_runtime": round(seconds, 4), **speeds}
 
 

@@ -142,7 +142,7 @@ def finish_save_after_error(trainer: Trainer) -> None:
 
 
 def _conclude(trainer: Trainer, step: int, saving: Callable[[], files.Checkpoint | None]) -> None:
-    own, run = trainer._footplate, trainer._footplate.run
+    internals, run = trainer._footplate, trainer._footplate.run
     run.committed = None
     try:
         returned = saving()
@@ -151,7 +151,7 @@ def _conclude(trainer: Trainer, step: int, saving: Callable[[], files.Checkpoint
         _record_existing_best(trainer)
         go_on = run.failed_saves <= MAX_FAILED_SAVES
         trainer.control.should_save = False
-        own.hooks.on_save_failed(SaveFailed(step, str(error), run.failed_saves, go_on))
+        internals.hooks.on_save_failed(SaveFailed(step, str(error), run.failed_saves, go_on))
         if not go_on:
             raise
     else:
@@ -356,8 +356,8 @@ def load_state(trainer: Trainer, folder: Path) -> tuple[TrainerState, dict[str, 
 
     Raises ValueError if this run's arguments contradict the checkpoint.
     """
-    own = trainer._footplate
-    state, arguments = own.strategy.peers.from_main(lambda: _read_state(folder, own.hooks.where_is))
+    internals = trainer._footplate
+    state, arguments = internals.strategy.peers.from_main(lambda: _read_state(folder, internals.hooks.where_is))
     _compare_arguments(trainer, folder, arguments or _arguments_in(state))
     return state, arguments or {}
 
@@ -544,15 +544,15 @@ class StoredRng:
 
 def _run_size(trainer: Trainer) -> dict[str, int]:
     """Returns the number of processes and of samples per step, from which a resume finds its position."""
-    own, samples = trainer._footplate, trainer.get_total_train_batch_size(trainer.args)
-    shift = {"step_shift": own.run.plan.shift} if own.run.plan.shift else {}
-    return {"world_size": own.strategy.peers.world, "samples_per_step": samples, **shift}
+    internals, samples = trainer._footplate, trainer.get_total_train_batch_size(trainer.args)
+    shift = {"step_shift": internals.run.plan.shift} if internals.run.plan.shift else {}
+    return {"world_size": internals.strategy.peers.world, "samples_per_step": samples, **shift}
 
 
-def _compare_arguments(trainer: Trainer, folder: Path, then: dict[str, Any]) -> None:
+def _compare_arguments(trainer: Trainer, folder: Path, old_args: dict[str, Any]) -> None:
     """Raises ValueError if an argument that must not change on resume has changed. Logs every other change."""
     now = trainer.args.to_dict()
-    changes = {name: (then[name], now[name]) for name in now if name in then and then[name] != now[name]}
+    changes = {name: (old_args[name], now[name]) for name in now if name in old_args and old_args[name] != now[name]}
     changes.pop("output_dir", None)
     for name in _INTERVALS:
         # An interval below 1 is a share of all steps, but the TrainerState stores a number of steps.

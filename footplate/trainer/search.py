@@ -39,14 +39,14 @@ def default_compute_objective(metrics: dict[str, float]) -> float:
     loss = metrics.get("eval_loss")
     names = ("eval_loss", "epoch", "num_input_tokens_seen")
     endings = ("_runtime", "_per_second", "_preparation_time", "_loss_exact", "_nan_batches")
-    others = {
+    scores = {
         name: value
         for name, value in metrics.items()
         if name not in names and not name.endswith(endings) and "_mem_" not in name
     }
-    if not others and loss is None:
+    if not scores and loss is None:
         raise ValueError("the evaluation has neither a loss nor a metric to search by: pass compute_objective")
-    return float(sum(others.values())) if others else float(loss)  # type: ignore[arg-type]
+    return float(sum(scores.values())) if scores else float(loss)  # type: ignore[arg-type]
 
 
 def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
@@ -68,12 +68,12 @@ def hyperparameter_search(
     hp_name: Callable[[Any], str] | None,
     **kwargs: Any,
 ) -> BestRun | list[BestRun]:
-    own = trainer._footplate
+    internals = trainer._footplate
     optuna = _require_search(trainer, backend, kwargs)
     options = {name: kwargs.pop(name) for name in ("timeout", "gc_after_trial", "catch") if name in kwargs}
     several = isinstance(direction, list)
     study = optuna.create_study(**{"directions" if several else "direction": direction}, **kwargs)
-    search = own.search = Search(
+    search = internals.search = Search(
         hp_space or default_hp_space_optuna,
         compute_objective or default_compute_objective,
         hp_name,
@@ -86,7 +86,7 @@ def hyperparameter_search(
         vars(trainer.args).update(search.before)
         trainer.label_smoother = smoother_before
         trainer._train_batch_size = trainer.args.train_batch_size
-        own.search = own.trial = None
+        internals.search = internals.trial = None
     if several:
         return [BestRun(str(trial.number), trial.values, trial.params) for trial in study.best_trials]
     best = study.best_trial
@@ -94,9 +94,9 @@ def hyperparameter_search(
 
 
 def _require_search(trainer: Trainer, backend: Any, kwargs: dict[str, Any]) -> Any:
-    wanted = HPSearchBackend(backend or HPSearchBackend.OPTUNA)
-    if wanted is not HPSearchBackend.OPTUNA:
-        raise NotAvailableYet(f"searching with {wanted} is not available", hint="use backend='optuna'")
+    backend_name = HPSearchBackend(backend or HPSearchBackend.OPTUNA)
+    if backend_name is not HPSearchBackend.OPTUNA:
+        raise NotAvailableYet(f"searching with {backend_name} is not available", hint="use backend='optuna'")
     if kwargs.pop("n_jobs", 1) != 1:
         raise ValueError("n_jobs runs trials in parallel, but there is one Trainer: leave it out")
     if trainer.model_init is None:

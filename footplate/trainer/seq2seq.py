@@ -142,10 +142,10 @@ def _require_generation(trainer: Seq2SeqTrainer) -> None:
             f"predict_with_generate calls model.generate, which {type(trainer.model).__name__} lacks: add one, "
             "or leave predict_with_generate out"
         )
-    others = [metric for metric in trainer._footplate.metrics if metric not in TEXTS]
-    if others:
+    of_logits = [metric for metric in trainer._footplate.metrics if metric not in TEXTS]
+    if of_logits:
         raise ValueError(
-            f"{others[0]} is a metric of logits, but predict_with_generate returns tokens: pass compute_metrics, "
+            f"{of_logits[0]} is a metric of logits, but predict_with_generate returns tokens: pass compute_metrics, "
             f"or use {', '.join(TEXTS)}"
         )
 

@@ -131,16 +131,16 @@ class _Reader:
         turn is next.
         """
         info: Any = get_worker_info()
-        own = (process + self._last + 1) % self._processes
-        self._seed = info.seed - process + own
+        own_process = (process + self._last + 1) % self._processes
+        self._seed = info.seed - process + own_process
         object.__setattr__(
-            info, "id", own
+            info, "id", own_process
         )  # the object is frozen, but datasets read the number of their loading process from it
-        if own in self._states:
-            info.dataset.load_state_dict(self._states[own])
-        self._number = self._numbers.get(own, 0)
+        if own_process in self._states:
+            info.dataset.load_state_dict(self._states[own_process])
+        self._number = self._numbers.get(own_process, 0)
         if self._prepare is not None:
-            self._prepare(own)
+            self._prepare(own_process)
         self._set_seed()
 
     def collate(self, samples: Sequence[Any]) -> PositionedBatch:

@@ -52,9 +52,9 @@ class RunInfo:
 
 
 def tracker(name: str, run_info: RunInfo) -> GeneralTracker:
-    own: dict[str, Any] = {"wandb": Wandb, "mlflow": MLflow, "trackio": Trackio, "tensorboard": TensorBoard}
-    if name in own:
-        own_tracker: GeneralTracker = own[name](run_info)
+    classes: dict[str, Any] = {"wandb": Wandb, "mlflow": MLflow, "trackio": Trackio, "tensorboard": TensorBoard}
+    if name in classes:
+        own_tracker: GeneralTracker = classes[name](run_info)
         return own_tracker
     kind: Any = LOGGER_TYPE_TO_CLASS[name]
     run_name = run_info.args.project if name in _WITH_PROJECTS else run_info.run
@@ -201,9 +201,9 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
         if open_run is not None and not self.nested_run:
             self.active_run, self.is_scripts_own = open_run, True
             return
-        again = getattr(self, "active_run", None)
+        active_run = getattr(self, "active_run", None)
         self.active_run = mlflow.start_run(
-            run_id=self.run_id if again is None else again.info.run_id,
+            run_id=self.run_id if active_run is None else active_run.info.run_id,
             experiment_id=self._project(),
             run_name=self.run_name,
             nested=bool(self.nested_run),

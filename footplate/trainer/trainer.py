@@ -39,7 +39,7 @@ from footplate.trainer.internals import Internals
 from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.memory import MemoryMeter
 from footplate.trainer.metrics.choose import make_metric
-from footplate.trainer.metrics.sums import Metric
+from footplate.trainer.metrics.sums import BatchMetric
 from footplate.trainer.modelcard import write_card
 from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
 from footplate.trainer.names import HPSearchBackend
@@ -107,18 +107,18 @@ class Trainer:
         optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
         *,
-        metrics: Sequence[str | Callable[[], Metric]] = (),
+        metrics: Sequence[str | Callable[[], BatchMetric]] = (),
         tokenizer: Any = None,
     ) -> None:
         refuse_overrides(type(self))
         self.args = TrainingArguments.of(args or TrainingArguments())
         memory = MemoryMeter(is_measured=not self.args.skip_memory_metrics)
         memory.start("init")
-        own = self._footplate = Internals(Overrides(self, _METHODS), memory, list(metrics))
+        internals = self._footplate = Internals(Overrides(self, _METHODS), memory, list(metrics))
         reporting.set_log_level(self.args)
         use_tf32(self.args.tf32)
         seed_all(self.args)
-        own.given_model = model
+        internals.given_model = model
         self.create_accelerator_and_postprocess()
         self.model_init = model_init
         if (model is None) == (model_init is None):
@@ -130,15 +130,15 @@ class Trainer:
         self.label_smoother = label_smoother(self.args.label_smoothing_factor, self.model)
         self.train_dataset, self.eval_dataset, self._eval_dataloaders = train_dataset, eval_dataset, {}
         self.processing_class = processing_class if processing_class is not None else tokenizer
-        for metric in own.metrics:
+        for metric in internals.metrics:
             make_metric(metric, self.processing_class)
-        first = own.model_signature.first_argument
+        first = internals.model_signature.first_argument
         self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
         self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
         named = all_named(optimizers)
         if named is not None:
-            own.named_optimizers = list(named)
-            factory = NamedOptimizers.factory(own.named_optimizers, self.args.max_grad_norm)
+            internals.named_optimizers = list(named)
+            factory = NamedOptimizers.factory(internals.named_optimizers, self.args.max_grad_norm)
             self.optimizer_cls_and_kwargs = factory, {}
         else:
             self.optimizer, self.lr_scheduler = optimizers
@@ -415,8 +415,10 @@ class Trainer:
         groups = optimizing.require_optimizer(self).param_groups
         if param is None:
             return [group["params"] for group in groups]
-        wanted = dict(self.model.named_parameters())[param] if isinstance(param, str) else param
-        return next((group for group in groups if any(parameter is wanted for parameter in group["params"])), None)
+        parameter_object = dict(self.model.named_parameters())[param] if isinstance(param, str) else param
+        return next(
+            (group for group in groups if any(parameter is parameter_object for parameter in group["params"])), None
+        )
 
     def _get_learning_rate(self) -> float:
         return float(optimizing.require_optimizer(self).param_groups[0]["lr"])
@@ -648,16 +650,16 @@ def _handler(trainer: Trainer, callbacks: Sequence[Any]) -> CallbackHandler:
     """
     if not isinstance(callbacks, Iterable):
         raise TypeError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks")
-    own = trainer._footplate
+    internals = trainer._footplate
     every = [
         *(kind() for kind in DEFAULT_CALLBACKS),
-        *([FollowEpochs()] if own.named_optimizers else []),
+        *([FollowEpochs()] if internals.named_optimizers else []),
         *reporters(trainer),
         *callbacks_of_arguments(trainer),
         *callbacks,
         progress_callback(trainer.args),
     ]
-    return own.strategy.callback_handler(
+    return internals.strategy.callback_handler(
         every, trainer.model, trainer.processing_class, trainer.optimizer, trainer.lr_scheduler
     )
 

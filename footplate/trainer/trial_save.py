@@ -110,8 +110,8 @@ def stand_ins(state: dict[str, Any]) -> dict[str, Tensor]:
 
 def _require_space(parent: Path, state: dict[str, Any], *, resumes: bool) -> None:
     """Raises CannotSave if the disk has no room for the weights. A resumed run gets a warning instead."""
-    seen = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(state)}
-    needed, free = sum(seen.values()), shutil.disk_usage(parent).free
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(state)}
+    needed, free = sum(storages.values()), shutil.disk_usage(parent).free
     if needed <= free:
         return
     problem = f"the weights of a checkpoint need {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free at {parent}"

@@ -100,12 +100,12 @@ def _require_exact_loss(trainer: Trainer, watched: str) -> None:
     If a subclass computes the loss, the number of labels in it is unknown.
     """
     overrides = trainer._footplate.overrides
-    own = [name for name in ("compute_loss", "prediction_step") if name in overrides]
+    overridden = [name for name in ("compute_loss", "prediction_step") if name in overrides]
     may_add = trainer.compute_metrics is not None or "evaluate" in overrides or "evaluation_loop" in overrides
-    if own and not may_add and watched_metric(trainer.args).endswith("_loss_exact"):
+    if overridden and not may_add and watched_metric(trainer.args).endswith("_loss_exact"):
         raise ValueError(
             f"metric_for_best_model is {watched!r}, the mean loss per label, but {type(trainer).__name__} overrides "
-            f'{own[0]}, so the number of labels in its loss is not known: set metric_for_best_model to "loss"'
+            f'{overridden[0]}, so the number of labels in its loss is not known: set metric_for_best_model to "loss"'
         )
 
 

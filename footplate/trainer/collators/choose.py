@@ -29,11 +29,11 @@ def pads_samples(processor: Any) -> bool:
     if not callable(pad):
         return False
     try:
-        takes = inspect.signature(pad).parameters
+        parameters = inspect.signature(pad).parameters
     except (TypeError, ValueError):
         return False
-    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
-    return {"padding", "return_tensors"} <= takes.keys() or (anything and hasattr(processor, "padding_side"))
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return {"padding", "return_tensors"} <= parameters.keys() or (takes_any and hasattr(processor, "padding_side"))
 
 
 def require_batch(batch: Any, collator: Any) -> Mapping[str, Any]:
@@ -46,9 +46,9 @@ def require_batch(batch: Any, collator: Any) -> Mapping[str, Any]:
         )
     if not batch:
         raise TypeError(f"the collator {name} returned an empty dict: there is nothing to call the model with")
-    odd = [key for key in batch if not isinstance(key, str)]
-    if odd:
-        raise TypeError(f"the collator {name} returned the key {odd[0]!r}, but argument names must be strings")
+    wrong_keys = [key for key in batch if not isinstance(key, str)]
+    if wrong_keys:
+        raise TypeError(f"the collator {name} returned the key {wrong_keys[0]!r}, but argument names must be strings")
     if not any(_holds_a_tensor(value) for value in batch.values()):
         kinds = ", ".join(f"{key}: {_kind(value)}" for key, value in batch.items())
         raise TypeError(f"the collator {name} returned no tensor at all, only {kinds}: convert with torch.tensor")

@@ -119,10 +119,10 @@ def _stacked(name: str, values: list[Any]) -> Tensor:
 
 
 def _cannot_stack(name: str, values: list[Any]) -> ValueError:
-    seen = list(dict.fromkeys(_shape(value) for value in values))
+    shapes = list(dict.fromkeys(_shape(value) for value in values))
     return ValueError(
-        f"the samples' {name!r} cannot be stacked into one tensor: a batch of {len(values)} has {', '.join(seen[:4])}"
-        f"{', …' if len(seen) > 4 else ''}. Pad them: pass a processing_class or a data_collator that pads"
+        f"the samples' {name!r} cannot be stacked into one tensor: a batch of {len(values)} has {', '.join(shapes[:4])}"
+        f"{', …' if len(shapes) > 4 else ''}. Pad them: pass a processing_class or a data_collator that pads"
     )
 
 

@@ -128,12 +128,12 @@ class DataCollatorForT5MLM(DataCollatorMixin):
         """Replaces each hidden span by one sentinel, numbered in order."""
         starts = hidden & ~torch.cat([torch.tensor([False]), hidden[:-1]])
         numbers = (starts.long().cumsum(0) - 1).tolist()
-        kept = [
+        tokens = [
             self._sentinel(number) if start else int(token)
-            for token, start, gone, number in zip(text, starts.tolist(), hidden.tolist(), numbers, strict=True)
-            if start or not gone
+            for token, start, is_hidden, number in zip(text, starts.tolist(), hidden.tolist(), numbers, strict=True)
+            if start or not is_hidden
         ]
-        return torch.tensor(kept, dtype=torch.long)
+        return torch.tensor(tokens, dtype=torch.long)
 
     def _sentinel(self, number: int) -> int:
         token_id = self.tokenizer.convert_tokens_to_ids(f"<extra_id_{number}>")

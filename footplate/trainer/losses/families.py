@@ -49,8 +49,8 @@ def _each_place(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 def _generated(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
     """The loss of generated tokens. An encoder-decoder shifts its inputs itself, so its labels are not shifted."""
-    made = _each_place if getattr(config, "is_encoder_decoder", False) else _next_token
-    return made(outputs, inputs, config)
+    token_loss = _each_place if getattr(config, "is_encoder_decoder", False) else _next_token
+    return token_loss(outputs, inputs, config)
 
 
 def _each_sample(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:

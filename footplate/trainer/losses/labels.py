@@ -23,10 +23,10 @@ _WORDS = ("CausalLM", "LMHeadModel", "MaskedLM", "ConditionalGeneration", "PreTr
 
 def bad_label(name: str, labels: Any, classes: int, ignore: int = IGNORE) -> DatasetError | None:
     """Returns an error for the first label that is neither a class nor ignored by the loss, or None."""
-    bad = _first_outside(labels, classes, ignore)
-    if bad is None:
+    outside = _first_outside(labels, classes, ignore)
+    if outside is None:
         return None
-    value, at = bad
+    value, at = outside
     place = f"sample {at[0]}" if len(at) == 1 else f"place {list(at)}"
     hint = f"the loss ignores labels that are {ignore}"
     if value >= 0:
@@ -120,10 +120,10 @@ def _unfit_tokens(tokens: Any, model: nn.Module) -> DatasetError | None:
         return DatasetError(text, hint=hint)
     find = getattr(model, "get_input_embeddings", None)
     vectors = getattr(find() if find else None, "num_embeddings", None)
-    bad = None if vectors is None else _first_outside(tokens, vectors)
-    if bad is None:
+    outside = None if vectors is None else _first_outside(tokens, vectors)
+    if outside is None:
         return None
-    value, at = bad
+    value, at = outside
     text = f"input_ids has {value} at place {list(at)}, and the model has an embedding for {vectors} tokens"
     return DatasetError(text, hint="use the tokenizer that belongs to the model, or give the model a larger vocab_size")
 

@@ -148,8 +148,8 @@ def loss_and_how(
     if loss is not None and loss.dim() == 0:
         return loss, False
     if loss is not None:
-        same = labels is not None and labels.shape == loss.shape and not labels.is_floating_point()
-        elements = items(labels) if same and labels is not None else loss.numel()
+        is_per_label = labels is not None and labels.shape == loss.shape and not labels.is_floating_point()
+        elements = items(labels) if is_per_label and labels is not None else loss.numel()
         return _shared(Loss(loss.sum(), elements), num_items)
     if family is not None and inputs is not None and family.has_labels(inputs):
         family_loss = family.loss(outputs, inputs)

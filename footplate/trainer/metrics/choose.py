@@ -12,11 +12,11 @@ import torch
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.metrics.counting import Accuracy, Average, Counted, Error, Matthews, Perplexity
 from footplate.trainer.metrics.ranking import Auroc
-from footplate.trainer.metrics.sums import Metric
-from footplate.trainer.metrics.text import TEXTS, Text
+from footplate.trainer.metrics.sums import BatchMetric
+from footplate.trainer.metrics.text import TEXTS, TextMetric
 from footplate.trainer.metrics.third_party import PREFIX, AddBatch, TorchMetric
 
-METRICS: dict[str, Callable[[], Metric]] = {
+METRICS: dict[str, Callable[[], BatchMetric]] = {
     "accuracy": Accuracy,
     "auroc": Auroc,
     "mae": lambda: Error("mae", torch.abs),
@@ -31,7 +31,7 @@ for _kind in ("f1", "precision", "recall"):
         METRICS[f"{_kind}_{_average}"] = partial(Counted, _kind, _average, f"{_kind}_{_average}")
 
 
-def make_metric(metric: str | Callable[[], Any], processor: Any = None) -> Metric:
+def make_metric(metric: str | Callable[[], Any], processor: Any = None) -> BatchMetric:
     """Returns a new metric for one evaluation.
 
     `metric` is a name, `torchmetrics/` with a class name, or a factory. `processor` decodes tokens for metrics that
@@ -39,7 +39,7 @@ def make_metric(metric: str | Callable[[], Any], processor: Any = None) -> Metri
     """
     if isinstance(metric, str):
         if metric in TEXTS:
-            return Text(metric, processor)
+            return TextMetric(metric, processor)
         if metric.startswith(PREFIX):
             return TorchMetric(metric.removeprefix(PREFIX))
         if metric not in METRICS:

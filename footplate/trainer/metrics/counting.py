@@ -74,14 +74,14 @@ class Counted(_PerClass):
         self.kind, self.average = kind, average
 
     def value(self) -> float:
-        hits, named, true = (self.sums[name] for name in ("hits", "named", "true"))
-        below = {"precision": named, "recall": true, "f1": (named + true) / 2}[self.kind]
+        hits, predicted, actual = (self.sums[name] for name in ("hits", "named", "true"))
+        denominators = {"precision": predicted, "recall": actual, "f1": (predicted + actual) / 2}[self.kind]
         if self.average == "micro":
-            return float(ratio(hits.sum().double(), below.sum().double()))
-        scores = ratio(hits.double(), below.double())
+            return float(ratio(hits.sum().double(), denominators.sum().double()))
+        scores = ratio(hits.double(), denominators.double())
         if self.average == "binary":
             return float(scores[1] if len(scores) > 1 else scores[0])
-        weights = true.double() if self.average == "weighted" else ((named + true) > 0).double()
+        weights = actual.double() if self.average == "weighted" else ((predicted + actual) > 0).double()
         total = float(weights.sum())
         return float((scores * weights).sum()) / total if total else math.nan
 
@@ -95,10 +95,10 @@ class Matthews(_PerClass):
         super().__init__("mcc")
 
     def value(self) -> float:
-        hits, named, true = (self.sums[name].double() for name in ("hits", "named", "true"))
-        seen, right = float(true.sum()), float(hits.sum())
-        spread = math.sqrt((seen**2 - float(named @ named)) * (seen**2 - float(true @ true)))
-        return (right * seen - float(named @ true)) / spread if spread > 0 else 0.0
+        hits, predicted, actual = (self.sums[name].double() for name in ("hits", "named", "true"))
+        total, correct = float(actual.sum()), float(hits.sum())
+        spread = math.sqrt((total**2 - float(predicted @ predicted)) * (total**2 - float(actual @ actual)))
+        return (correct * total - float(predicted @ actual)) / spread if spread > 0 else 0.0
 
 
 class Error(Sums):

@@ -39,11 +39,11 @@ class Auroc(Sums):
 
     def value(self) -> float:
         positive, negative = self.sums["positive"].double(), self.sums["negative"].double()
-        below = negative.cumsum(1) - negative
+        negatives_below = negative.cumsum(1) - negative
         pairs = positive.sum(1) * negative.sum(1)
-        ordered = (positive * (below + negative / 2)).sum(1)
-        both = pairs > 0
-        return float((ordered[both] / pairs[both]).mean()) if bool(both.any()) else math.nan
+        ordered = (positive * (negatives_below + negative / 2)).sum(1)
+        has_pairs = pairs > 0
+        return float((ordered[has_pairs] / pairs[has_pairs]).mean()) if bool(has_pairs.any()) else math.nan
 
 
 def _scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Any]:

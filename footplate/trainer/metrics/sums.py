@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class Metric(Protocol):
+class BatchMetric(Protocol):
     """An object that receives the logits and labels of every batch of an evaluation, and then computes its values."""
 
     def update(self, logits: Tensor, labels: Tensor) -> None: ...
@@ -49,6 +49,6 @@ class Sums:
         raise NotImplementedError
 
 
-def ratio(above: Tensor, below: Tensor) -> Tensor:
+def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Divides two tensors of counts. 0 / 0 is 0, because a class that was never predicted has no correct prediction."""
-    return torch.where(below > 0, above / below.clamp(min=torch.finfo(torch.double).tiny), 0.0)
+    return torch.where(denominator > 0, numerator / denominator.clamp(min=torch.finfo(torch.double).tiny), 0.0)

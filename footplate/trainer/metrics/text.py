@@ -15,7 +15,7 @@ _SEVERAL_TARGETS = ("BLEUScore", "SacreBLEUScore", "CHRFScore")
 TEXTS = {"bleu": "BLEUScore", "sacrebleu": "SacreBLEUScore", "rouge": "ROUGEScore", "chrf": "CHRFScore"}
 
 
-class Text:
+class TextMetric:
     """A metric that decodes generated tokens and labels to text, such as `rouge` with predict_with_generate."""
 
     def __init__(self, name: str, processor: Any) -> None:

@@ -1,4 +1,4 @@
-"""Adapts metrics of torchmetrics and of Hugging Face's evaluate to the interface `Metric`."""
+"""Adapts metrics of torchmetrics and of Hugging Face's evaluate to the interface `BatchMetric`."""
 
 from __future__ import annotations
 
@@ -64,9 +64,11 @@ def _named(name: str) -> Any:
 
 
 def _about_classes(kind: Any, logits: Tensor, labels: Tensor) -> dict[str, Any]:
-    takes = inspect.signature(kind.__new__ if "task" in inspect.signature(kind.__new__).parameters else kind).parameters
-    options: dict[str, Any] = {"ignore_index": IGNORE} if "ignore_index" in takes else {}
-    if "task" not in takes:
+    parameters = inspect.signature(kind.__new__).parameters
+    if "task" not in parameters:
+        parameters = inspect.signature(kind).parameters
+    options: dict[str, Any] = {"ignore_index": IGNORE} if "ignore_index" in parameters else {}
+    if "task" not in parameters:
         return options
     if logits.shape == labels.shape:
         return {**options, "task": "multilabel", "num_labels": logits.shape[-1]}

@@ -195,11 +195,11 @@ class NamedOptimizers(Optimizer):
 
     def make_schedule(self, num_training_steps: int) -> NamedSchedules:
         specs = {member.spec.id: member for member in self._members if member.spec.schedule is not None}
-        made = {
+        schedules = {
             name: (member.spec, make_schedule(member.spec, member.optimizer, num_training_steps))
             for name, member in specs.items()
         }
-        return NamedSchedules(self, made)
+        return NamedSchedules(self, schedules)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -208,11 +208,11 @@ class NamedOptimizers(Optimizer):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        saved, ours = list(state_dict.get("optimizers", ())), [member.spec.id for member in self._members]
-        if sorted(saved) != sorted(ours):
+        saved, present = list(state_dict.get("optimizers", ())), [member.spec.id for member in self._members]
+        if sorted(saved) != sorted(present):
             raise ValueError(
                 f"the checkpoint has {'the optimizers ' + ', '.join(saved) if saved else 'no named optimizers'}, but "
-                f"this run has {', '.join(ours)}: continue with the same optimizers"
+                f"this run has {', '.join(present)}: continue with the same optimizers"
             )
         self.steps = state_dict["steps"]
         for member in self._members:
@@ -228,8 +228,8 @@ def _loss_from_output(outputs: Any, member: _Member) -> Tensor:
     if isinstance(loss, Tensor):
         return loss
     keys = list(map(str, outputs)) if isinstance(outputs, Mapping) else []
-    own = [name for name in vars(type(member.model)) if not name.startswith("_") and name != "forward"]
-    near = did_you_mean(key, [*keys, *own])
+    own_outputs = [name for name in vars(type(member.model)) if not name.startswith("_") and name != "forward"]
+    near = did_you_mean(key, [*keys, *own_outputs])
     raise ValueError(
         f"the loss of optimizer {member.spec.id!r} is {key!r}, which is neither a method of "
         f"{type(member.model).__name__} nor in its output: {', '.join(keys) or type(outputs).__name__}"

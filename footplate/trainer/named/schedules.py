@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class NamedSchedules:
     """The schedules of several named optimizers. An optimizer without a schedule keeps its learning rate."""
 
-    def __init__(self, optimizer: NamedOptimizers, made: Mapping[str, tuple[NamedOptimizer, Any]]) -> None:
+    def __init__(self, optimizer: NamedOptimizers, schedules: Mapping[str, tuple[NamedOptimizer, Any]]) -> None:
         self.optimizer = optimizer
-        self._all = dict(made)
+        self._all = dict(schedules)
         self._epochs = 0
 
     def of(self, name: str) -> Any:

@@ -84,7 +84,7 @@ def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[lis
 def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
     if not isinstance(spec.use, str):
         return spec.use
-    ours = {
+    factories = {
         optimizer.__name__: optimizer
         for optimizer in (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)
     }
@@ -93,7 +93,7 @@ def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
         for name, optimizer in vars(torch.optim).items()
         if isinstance(optimizer, type) and name != "Optimizer"
     }
-    makers: dict[str, Any] = {name.lower(): optimizer for name, optimizer in {**torchs, **ours}.items()}
+    makers: dict[str, Any] = {name.lower(): optimizer for name, optimizer in {**torchs, **factories}.items()}
     makers |= {"adamw_torch": torch.optim.AdamW, "adamw_torch_fused": partial(torch.optim.AdamW, fused=True)}
     if spec.use.lower() not in makers:
         raise UnknownComponent("optimizer", spec.use, makers)
@@ -124,8 +124,8 @@ def length_of(spec: NamedOptimizer, num_training_steps: int) -> dict[str, int]:
     function = spec.schedule
     if not callable(function) and function in set(SchedulerType):
         function = schedules.TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(function)]
-    takes: Mapping[str, Any] = inspect.signature(function).parameters if callable(function) else {}
-    if "num_training_steps" not in takes or "num_training_steps" in spec.schedule_args:
+    parameters: Mapping[str, Any] = inspect.signature(function).parameters if callable(function) else {}
+    if "num_training_steps" not in parameters or "num_training_steps" in spec.schedule_args:
         return {}
     if spec.per == "epoch":
         raise ValueError(

@@ -79,21 +79,21 @@ class OptimizerRequest:
 
     def with_options(self, optimizer: type[Optimizer], kwargs: dict[str, Any]) -> ClassAndArguments:
         """Adds `optim_args` to the arguments, converted to the types that the class expects."""
-        return optimizer, {**kwargs, **_typed(self.options, optimizer, taken=kwargs)}
+        return optimizer, {**kwargs, **_typed(self.options, optimizer, arguments=kwargs)}
 
 
-def _typed(options: Mapping[str, str], optimizer: type[Optimizer], *, taken: Mapping[str, Any]) -> dict[str, Any]:
-    takes = inspect.signature(optimizer).parameters
-    free = [name for name in takes if name not in _OWNED and name not in taken]
+def _typed(options: Mapping[str, str], optimizer: type[Optimizer], *, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(optimizer).parameters
+    free = [name for name in parameters if name not in _OWNED and name not in arguments]
     typed = {}
     for name, text in options.items():
-        if name in _OWNED or name in taken:
+        if name in _OWNED or name in arguments:
             instead = _OWNED.get(name, "adam_epsilon" if name == "eps" else None)
             hint = f"use {instead}" if instead else "leave it out"
             raise ValueError(f"optim_args has {name}, which is set elsewhere: {hint}")
-        if name not in takes:
+        if name not in parameters:
             raise ValueError(f"optim_args has {name}, but {optimizer.__name__} takes only: {', '.join(free)}")
-        typed[name] = _value(name, text, takes[name].default)
+        typed[name] = _value(name, text, parameters[name].default)
     return typed
 
 
@@ -141,8 +141,8 @@ def _schedule_free(request: OptimizerRequest) -> ClassAndArguments:
     return request.with_options(SGDScheduleFree, {**request.rate, **warmup})
 
 
-def _of_torch(made: type[Optimizer]) -> Callable[[OptimizerRequest], ClassAndArguments]:
-    return lambda request: request.with_options(made, request.rate)
+def _of_torch(optimizer: type[Optimizer]) -> Callable[[OptimizerRequest], ClassAndArguments]:
+    return lambda request: request.with_options(optimizer, request.rate)
 
 
 def _bitsandbytes(request: OptimizerRequest) -> ClassAndArguments:

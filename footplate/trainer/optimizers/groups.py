@@ -52,7 +52,7 @@ def parameter_groups(model: nn.Module, decay: Collection[str], weight_decay: flo
 
 
 def make_optimizer(
-    made: type[Optimizer] | Callable[[], Callable[..., Any]],
+    optimizer_class: type[Optimizer] | Callable[[], Callable[..., Any]],
     kwargs: dict[str, Any],
     model: nn.Module,
     decay: Collection[str],
@@ -62,8 +62,8 @@ def make_optimizer(
 
     `params`, `model` or `optimizer_dict` in `kwargs` replaces the groups, because some classes need the model itself.
     """
-    if is_optimizer_factory(made):
-        return made()(model, **kwargs)  # type: ignore[call-arg,operator]
+    if is_optimizer_factory(optimizer_class):
+        return optimizer_class()(model, **kwargs)  # type: ignore[call-arg,operator]
     kwargs = dict(kwargs)
     default_groups = parameter_groups(model, decay, weight_decay)
     groups: Any = default_groups
@@ -74,8 +74,8 @@ def make_optimizer(
             f"no parameter of the model, a {type(model).__name__}, requires a gradient, so that nothing would be "
             "trained: unfreeze parameters with requires_grad_(), or add an adapter to the model"
         )
-    optimizer = made(groups, **kwargs)  # type: ignore[call-arg]
-    if kwargs.get("optim_bits") == 8 and "bitsandbytes" in made.__module__:
+    optimizer = optimizer_class(groups, **kwargs)  # type: ignore[call-arg]
+    if kwargs.get("optim_bits") == 8 and "bitsandbytes" in optimizer_class.__module__:
         _keep_embedding_state_in_32_bits(model)
     return optimizer
 

@@ -61,13 +61,13 @@ class ContextParallelStep(SharedStep):
 def _require_plain(trainer: Trainer) -> None:
     strategy, signature = trainer._footplate.strategy, trainer._footplate.model_signature
     size = strategy.context_parallel
-    own = trainer._footplate.overrides.against(Shortcut.TRAINING_STEP)
+    overrides = trainer._footplate.overrides.against(Shortcut.TRAINING_STEP)
     if trainer.compute_loss_func is not None:
-        own.append("compute_loss_func")
-    if own:
+        overrides.append("compute_loss_func")
+    if overrides:
         raise NotAvailableYet(
-            f"cp_size {size} works only with the built-in loss, but the Trainer has its own {', '.join(own)}",
-            hint=f"leave out {', '.join(own)}, or train without cp_size",
+            f"cp_size {size} works only with the built-in loss, but the Trainer has its own {', '.join(overrides)}",
+            hint=f"leave out {', '.join(overrides)}, or train without cp_size",
         )
     if isinstance(strategy.plain_optimizer(trainer.optimizer), NamedOptimizers):
         raise NotAvailableYet(

@@ -107,12 +107,12 @@ class Step:
                 events = trainer.callback_handler
                 trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
 
-    def _first_micro_step(self, then: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
+    def _first_micro_step(self, micro_step: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
         """Checks the keys and labels of the run's first batch, and then runs forward and backward as for any other."""
         require_batch(batch, self.trainer.data_collator)
         require_labels(batch, self.trainer.model, self.trainer.label_names or ("labels",))
-        self.micro_step = then
-        return then(batch, items)
+        self.micro_step = micro_step
+        return micro_step(batch, items)
 
     def zero(self) -> None:
         for parameter in self.zeroed:

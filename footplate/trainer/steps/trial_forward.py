@@ -44,12 +44,12 @@ def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: A
                 input_ids=tokens, **({"labels": tokens} if trainer._footplate.model_signature.takes_labels else {})
             )
             with strategy.attention.over(configs_of(model), shard.length):
-                own = logits_of(forward(**inputs))
+                own_logits = logits_of(forward(**inputs))
     finally:
         model.train(was_training)
     logits = logits_of(whole)
     real = positions < tokens.shape[1]
-    difference = _relative_difference(own[:, real], logits[:, positions[real]])
+    difference = _relative_difference(own_logits[:, real], logits[:, positions[real]])
     differences = strategy.peers.all_gather((difference, _loss_difference(whole, logits, tokens)))
     _refuse_if_different(
         model,

@@ -87,8 +87,8 @@ class SharedAttention:
         width = key.shape[-1]
         every = _Gathered.apply(torch.cat([key, value], -1), self.group, self.rank, self.size)  # type: ignore[no-untyped-call]
         fronts, backs = zip(*(tensor.chunk(2, -2) for tensor in every), strict=True)
-        both = torch.cat([*fronts, *reversed(backs)], -2)
-        return both[..., :width], both[..., width:]
+        keys_and_values = torch.cat([*fronts, *reversed(backs)], -2)
+        return keys_and_values[..., :width], keys_and_values[..., width:]
 
     def _mask(self, until: int, device: torch.device) -> Tensor:
         """Returns the causal mask of the piece of tokens that ends at `until`. All layers use the same tensor."""
@@ -103,20 +103,20 @@ class _Gathered(torch.autograd.Function):
     """Gathers each process's tensor, by rank. Backward sums all processes' gradients of this process's tensor."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, group: Any, rank: int, size: int) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, tensor: Tensor, group: Any, rank: int, size: int) -> tuple[Tensor, ...]:
         ctx.group, ctx.rank = group, rank
-        own = own.contiguous()
-        every = [torch.empty_like(own) for _ in range(size)]
-        dist.all_gather(every, own, group=group)
+        tensor = tensor.contiguous()
+        every = [torch.empty_like(tensor) for _ in range(size)]
+        dist.all_gather(every, tensor, group=group)
         return tuple(every)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         # Gradients are summed in single precision, as one process would sum over its queries.
         own_gradients = [gradient.float().contiguous() for gradient in gradients]
-        own = torch.empty_like(own_gradients[ctx.rank])
-        dist.reduce_scatter(own, own_gradients, group=ctx.group)
-        return own.to(gradients[0].dtype), None, None, None
+        own_gradient = torch.empty_like(own_gradients[ctx.rank])
+        dist.reduce_scatter(own_gradient, own_gradients, group=ctx.group)
+        return own_gradient.to(gradients[0].dtype), None, None, None
 
 
 # Models of transformers

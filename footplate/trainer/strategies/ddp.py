@@ -105,12 +105,12 @@ class Ddp(Single):
             require_tensors(batch)
         return gather_values(batch, self.readers, counts=counts, objects=objects)
 
-    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
+    def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
         if isinstance(model, DistributedDataParallel):
             # The first backward records a static graph, and must exchange gradients.
             learns = model.static_graph and not self._knows_graph
             self._knows_graph = True
-            model.require_backward_grad_sync = learns or not holds
+            model.require_backward_grad_sync = learns or not skips
 
     # Files
 
@@ -119,8 +119,8 @@ class Ddp(Single):
         result: T = self.peers.gather_results(work)[0]
         return result
 
-    def readable_folder(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
-        return shared_folder.readable_folder(self.peers, folder, Path(self.args.output_dir or "."), wants)
+    def readable_folder(self, folder: Path, is_wanted: Callable[[str], bool]) -> AbstractContextManager[Path]:
+        return shared_folder.readable_folder(self.peers, folder, Path(self.args.output_dir or "."), is_wanted)
 
     def release(self, *, all_but: nn.Module) -> None:
         super().release(all_but=all_but)
@@ -179,8 +179,8 @@ class AgreeingHandler(CallbackHandler):
         return self._postpone_stop(before, super().on_save(args, state, control, checkpoint))
 
     def _agreed(self, control: TrainerControl) -> TrainerControl:
-        wanted = [flag or self._postponed[name] for name, flag in zip(FLAGS, astuple(control), strict=True)]
-        for name, flag in zip(FLAGS, self._peers.any(wanted), strict=True):
+        flags = [flag or self._postponed[name] for name, flag in zip(FLAGS, astuple(control), strict=True)]
+        for name, flag in zip(FLAGS, self._peers.any(flags), strict=True):
             setattr(control, name, flag)
             self._postponed[name] = False
         return control
@@ -189,8 +189,8 @@ class AgreeingHandler(CallbackHandler):
         return [getattr(control, name) for name in _STOPS]
 
     def _postpone_stop(self, before: list[bool], control: TrainerControl) -> TrainerControl:
-        for name, was in zip(_STOPS, before, strict=True):
-            if getattr(control, name) and not was:
+        for name, was_set in zip(_STOPS, before, strict=True):
+            if getattr(control, name) and not was_set:
                 self._postponed[name] = True
                 setattr(control, name, False)
         return control

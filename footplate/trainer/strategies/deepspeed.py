@@ -79,8 +79,8 @@ class DeepSpeed(Sharded):
             return value
         return map_tensors(value, lambda tensor: tensor.bfloat16() if tensor.is_floating_point() else tensor)
 
-    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
-        self._engine.set_gradient_accumulation_boundary(not holds)
+    def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
+        self._engine.set_gradient_accumulation_boundary(not skips)
 
     def backward(self, loss: Tensor) -> None:
         self._engine.backward(loss, scale_wrt_gas=False)
@@ -137,11 +137,11 @@ class DeepSpeed(Sharded):
                 if moments:
                     whole[numbers[id(parameter)]] = moments
         at, groups = 0, []
-        left = iter(plain.param_groups)
+        remaining_groups = iter(plain.param_groups)
         for size, options in zip(self._sizes, self._options, strict=True):
             # DeepSpeed removes groups without parameters. Adapters have no biases, so one of their groups is empty.
             is_removed = size == 0 and len(plain.param_groups) < len(self._sizes)
-            now = options if is_removed else _options(next(left))
+            now = options if is_removed else _options(next(remaining_groups))
             groups.append({**now, "params": list(range(at, at + size))})
             at += size
         return {"state": dict(sorted(whole.items())), "param_groups": groups}
@@ -177,8 +177,8 @@ class DeepSpeed(Sharded):
                 for name, value in moments.items():
                     if _is_moment(value):
                         self._set_state(parameter, name, value.to(flat.device))
-        for group, kept in zip(optimizer.param_groups, state["param_groups"], strict=True):
-            group.update(_options(kept))
+        for group, saved_group in zip(optimizer.param_groups, state["param_groups"], strict=True):
+            group.update(_options(saved_group))
 
     def _link_round_robin(self) -> None:
         """Corrects DeepSpeed's links from parameters into its flat tensors if `round_robin_gradients` is set.
@@ -216,8 +216,8 @@ class DeepSpeed(Sharded):
             # If the size is not a multiple of the processes, the last piece is padded. DeepSpeed's own setter would
             # ignore the padding.
             piece, _ = self._engine.optimizer._get_fp32_opt_state_partition(parameter, False, optim_state_key=name)
-            own = value.flatten()[self.peers.rank * piece.numel() : (self.peers.rank + 1) * piece.numel()]
-            piece.data[: own.numel()].copy_(own)
+            own_values = value.flatten()[self.peers.rank * piece.numel() : (self.peers.rank + 1) * piece.numel()]
+            piece.data[: own_values.numel()].copy_(own_values)
 
     def _flats(self) -> list[tuple[Tensor, list[nn.Parameter]]]:
         """Returns the flat tensors that the optimizer updates, each with the parameters that it contains."""

@@ -25,8 +25,8 @@ def settings(args: TrainingArguments, model: nn.Module, *, per_process: int, wor
         differences = "; ".join(map(str, differ))
         raise ValueError(f"deepspeed's config and the arguments differ: {differences}. Write auto in the config")
     _sizes(config, model)
-    if left := list(deepspeed_arguments.autos(config)):
-        raise ValueError(f"deepspeed's config has auto for {', '.join(left)}, and no argument sets it: give a value")
+    if unset := list(deepspeed_arguments.autos(config)):
+        raise ValueError(f"deepspeed's config has auto for {', '.join(unset)}, and no argument sets it: give a value")
     # The engine sees one backward at a time, because the Trainer decides which one ends an accumulation window.
     config |= {"gradient_accumulation_steps": 1, "train_batch_size": per_process * world}
     config |= {"train_micro_batch_size_per_gpu": per_process, "gradient_clipping": args.max_grad_norm}

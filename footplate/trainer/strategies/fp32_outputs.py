@@ -28,11 +28,11 @@ class Fp32Outputs:
         forward = vars(model).get("forward")
         accelerates = getattr(forward, "__wrapped__", None)
         if isinstance(accelerates, ConvertOutputsToFp32):
-            inner = accelerates.model_forward
+            original_forward = accelerates.model_forward
 
-            @functools.wraps(inner)
+            @functools.wraps(original_forward)
             def converted(*args: Any, **kwargs: Any) -> Any:
-                return self.convert(inner(*args, **kwargs))
+                return self.convert(original_forward(*args, **kwargs))
 
             self.is_on = True
             model.forward = MethodType(converted, model) if isinstance(forward, MethodType) else converted

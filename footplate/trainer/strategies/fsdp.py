@@ -62,6 +62,6 @@ class Fsdp(Sharded):
             return MixedPrecisionPolicy()
         return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
-    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
+    def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
         if isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(not holds)
+            model.set_requires_gradient_sync(not skips)

@@ -105,9 +105,9 @@ class Fsdp1(Sharded):
             return None
         return MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
-    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
+    def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
         self._holding.close()
-        if holds and isinstance(model, FullyShardedDataParallel):
+        if skips and isinstance(model, FullyShardedDataParallel):
             self._holding.enter_context(model.no_sync())
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
@@ -122,8 +122,8 @@ class Fsdp1(Sharded):
         if self._gathered is not None or model not in self._wrapped:
             return self._gathered
         with self._whole(model, writes=False):
-            own = adapters.state_to_save(model)
-            weights: dict[str, Any] = copied(own) if self.args.should_save else dict.fromkeys(own)
+            pieces = adapters.state_to_save(model)
+            weights: dict[str, Any] = copied(pieces) if self.args.should_save else dict.fromkeys(pieces)
             return weights
 
     def load_weights(self, model: nn.Module, folder: Path) -> None:
@@ -139,10 +139,10 @@ class Fsdp1(Sharded):
         Only the main process may read the model, unless `writes` is set. On a CPU nothing is offloaded, because torch
         (2.13) would free memory that it still reads.
         """
-        goes = self.device.type != "cpu"
+        offloads = self.device.type != "cpu"
         with (
             FullyShardedDataParallel.summon_full_params(
-                self._wrapped[model], writeback=writes, offload_to_cpu=goes, rank0_only=goes and not writes
+                self._wrapped[model], writeback=writes, offload_to_cpu=offloads, rank0_only=offloads and not writes
             ),
             self.original_names(model),
         ):
@@ -197,23 +197,23 @@ class Fsdp1(Sharded):
 
     def _gathered_moment(self, parameter: nn.Parameter, here: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         sharding = self._shardings[parameter]
-        own = torch.empty(0, dtype=dtype, device=self.device) if here is None else here
-        if own.shape != (sharding.counts[self.peers.rank],):
+        piece = torch.empty(0, dtype=dtype, device=self.device) if here is None else here
+        if piece.shape != (sharding.counts[self.peers.rank],):
             raise ValueError(
-                f"the optimizer keeps a tensor of {tuple(own.shape)} for {sharding.counts[self.peers.rank]} elements "
+                f"the optimizer keeps a tensor of {tuple(piece.shape)} for {sharding.counts[self.peers.rank]} elements "
                 "of a parameter, and FSDP 1 can save only state with one value per element: leave version out of "
                 "fsdp_config"
             )
-        pieces = gather_tensor(own, [(count,) for count in sharding.counts], self.peers)
+        pieces = gather_tensor(piece, [(count,) for count in sharding.counts], self.peers)
         return torch.cat(pieces).view(sharding.shape).cpu() if self.args.should_save else None
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         numbered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        own = {
+        own_state = {
             at: {name: self._own_elements(value, numbered[at]) for name, value in values.items()}
             for at, values in state["state"].items()
         }
-        optimizer.load_state_dict({"state": own, "param_groups": state["param_groups"]})
+        optimizer.load_state_dict({"state": own_state, "param_groups": state["param_groups"]})
 
     def _own_elements(self, value: Any, parameter: nn.Parameter) -> Any:
         sharding = self._shardings.get(parameter)

@@ -31,8 +31,8 @@ class FsdpSettings(FsdpConfig):
         tied = Counter(parameter_ids)
 
         def shares(unit: nn.Module) -> bool:
-            own = Counter(id(p) for module in unit.modules() for p in module._parameters.values() if p is not None)
-            return any(tied[parameter_id] != count for parameter_id, count in own.items())
+            uses = Counter(id(p) for module in unit.modules() for p in module._parameters.values() if p is not None)
+            return any(tied[parameter_id] != count for parameter_id, count in uses.items())
 
         return [module for module in self._chosen(model) if not shares(module)]
 
@@ -62,8 +62,8 @@ def _large(model: nn.Module, at_least: int) -> list[nn.Module]:
     chosen: list[nn.Module] = []
 
     def unchosen_parameters(module: nn.Module) -> int:
-        own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
-        count = own + sum(unchosen_parameters(child) for child in module.children())
+        own_count = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+        count = own_count + sum(unchosen_parameters(child) for child in module.children())
         if count >= at_least and module is not model and not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             chosen.append(module)
             return 0

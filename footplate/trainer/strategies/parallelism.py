@@ -66,13 +66,13 @@ def _refuse_beside_context_parallel(args: TrainingArguments, config: Any, world:
             f"{prefix} there are {world} processes, which is not a multiple of cp_size: change --nproc-per-node of "
             "torchrun, or cp_size"
         )
-    beside = {
+    excluded = {
         f"tp_size {config.tp_size} splits the model": config.tp_size > 1,
         f"dp_shard_size {config.dp_shard_size} shards the model": config.dp_shard_size > 1,
         "fsdp shards the model": args.fsdp,
         "deepspeed shards the model": args.deepspeed,
     }
-    for other in (name for name, is_asked in beside.items() if is_asked):
+    for other in (name for name, is_asked in excluded.items() if is_asked):
         raise NotAvailableYet(
             f"{prefix} {other}: with cp_size, each process must have the whole model",
             hint="leave one of them out; cp_size alone already gives each group of processes its own batches",

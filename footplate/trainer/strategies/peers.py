@@ -232,9 +232,9 @@ class Subgroup(Peers):
         self.group, self._group = device_groups[of.rank % size], host_groups[of.rank % size]
 
 
-def _within(seconds: float, holds: Callable[[], bool]) -> None:
+def _within(seconds: float, condition: Callable[[], bool]) -> None:
     until = time.monotonic() + seconds
-    while time.monotonic() < until and not holds():
+    while time.monotonic() < until and not condition():
         time.sleep(0.05)
 
 

@@ -77,11 +77,11 @@ def _of_tokens(batch: Any) -> Mapping[str, Any]:
             f"a batch with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
         )
         raise ValueError(f"cp_size needs batches with input_ids and labels, but the collator returned {keys}")
-    others = sorted(set(batch) - _KNOWN)
-    if others:
+    unknown_keys = sorted(set(batch) - _KNOWN)
+    if unknown_keys:
         raise NotAvailableYet(
-            f"the batch has {', '.join(others)}, which cp_size cannot split",
-            hint=f"leave {', '.join(others)} out in the collator: cp_size can split {', '.join(sorted(_KNOWN))}",
+            f"the batch has {', '.join(unknown_keys)}, which cp_size cannot split",
+            hint=f"leave {', '.join(unknown_keys)} out in the collator: cp_size can split {', '.join(sorted(_KNOWN))}",
         )
     return batch
 

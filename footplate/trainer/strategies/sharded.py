@@ -119,9 +119,9 @@ class Sharded(Ddp):
         if files.is_sharded(folder):
             return shards.load_model(model, folder)
         whole = files.read_weights(model, folder)
-        for name, own in model.state_dict().items():
+        for name, piece in model.state_dict().items():
             if name in whole:
-                own.copy_(as_piece(whole[name], own))
+                piece.copy_(as_piece(whole[name], piece))
         return None
 
     def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:

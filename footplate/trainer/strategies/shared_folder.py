@@ -37,19 +37,19 @@ class Listed(NamedTuple):
 
 
 def fill_and_commit(
-    peers: OneProcess, commit: Callable[[Callable[[Path], None]], T], fill: Callable[[Path], None], own: Path
+    peers: OneProcess, commit: Callable[[Callable[[Path], None]], T], fill: Callable[[Path], None], parent: Path
 ) -> T:
     """Runs `commit(write)` in the main process and returns its result to all.
 
     `write` makes every process call `fill` with a folder. A process that does not see the main process's folder gets a
-    temporary folder below `own`, from which its files are sent.
+    temporary folder below `own_folder`, from which its files are sent.
     """
     is_written = False
 
     def write(folder: Path) -> None:
         nonlocal is_written
         is_written = True
-        _filled(peers, folder, fill, own)
+        _filled(peers, folder, fill, parent)
 
     def commit_in_main() -> T:
         try:
@@ -60,15 +60,15 @@ def fill_and_commit(
                 peers.from_main(partial(_raise, error))
             raise
 
-    work: Callable[[], Any] = commit_in_main if peers.is_main else lambda: _filled(peers, None, fill, own)
+    work: Callable[[], Any] = commit_in_main if peers.is_main else lambda: _filled(peers, None, fill, parent)
     result: T = peers.gather_results(work)[0]
     return result
 
 
-def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None], own: Path) -> None:
+def _filled(peers: OneProcess, opened: Path | None, fill: Callable[[Path], None], parent: Path) -> None:
     place = Path(peers.from_main(lambda: str(opened)))
     sees = _sees(peers, place)
-    own_place = place if sees else own / f".tmp-checkpoint-part-{peers.rank}"
+    own_place = place if sees else parent / f".tmp-checkpoint-part-{peers.rank}"
 
     def fill_own() -> list[Listed]:
         if not sees:
@@ -95,21 +95,21 @@ def _sees(peers: OneProcess, place: Path) -> bool:
 
 
 @contextmanager
-def readable_folder(peers: OneProcess, folder: Path, own: Path, wants: Callable[[str], bool]) -> Iterator[Path]:
-    """Yields a folder with the files of `folder` that `wants` selects.
+def readable_folder(peers: OneProcess, folder: Path, parent: Path, is_wanted: Callable[[str], bool]) -> Iterator[Path]:
+    """Yields a folder with the files of `folder` that `is_wanted` selects.
 
-    Each machine that cannot read `folder` gets one temporary copy of these files, in the folder `own`.
+    Each machine that cannot read `folder` gets one temporary copy of these files, in the folder `own_folder`.
     """
-    place = own / f".tmp-checkpoint-at-{peers.rank - peers.local_rank}"
+    place = parent / f".tmp-checkpoint-at-{peers.rank - peers.local_rank}"
     try:
-        yield fetch(peers, folder, place, wants)
+        yield fetch(peers, folder, place, is_wanted)
         peers.barrier()
     finally:
         if peers.local_rank == 0:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def fetch(peers: OneProcess, folder: Path, place: Path, wants: Callable[[str], bool] = lambda name: True) -> Path:
+def fetch(peers: OneProcess, folder: Path, place: Path, is_wanted: Callable[[str], bool] = lambda name: True) -> Path:
     """Returns a folder in which this process can read the main process's wanted files.
 
     That is `folder` itself if this process can read the main process's `folder`. Otherwise it is a copy in `place`,
@@ -126,7 +126,7 @@ def fetch(peers: OneProcess, folder: Path, place: Path, wants: Callable[[str], b
             shutil.rmtree(place, ignore_errors=True)
         _raise_first([_copy(peers, files, folder if peers.is_main else into if receives else None, 0, to=None)])
 
-    files = peers.from_main(lambda: [file for file in _listed(folder) if wants(file.name)])
+    files = peers.from_main(lambda: [file for file in _listed(folder) if is_wanted(file.name)])
     peers.gather_results(lambda: copy(files))
     return folder if sees else into
 

@@ -118,12 +118,12 @@ class Single:
     def _cast(self, model: nn.Module) -> nn.Module:
         if self._casts:
             self.fp32_outputs.is_on = True
-            inner = model.forward
+            original_forward = model.forward
 
-            @functools.wraps(inner)
+            @functools.wraps(original_forward)
             def forward(*args: Any, **kwargs: Any) -> Any:
                 with autocast(self.precision, self.device):
-                    return self.fp32_outputs.convert(inner(*args, **kwargs))
+                    return self.fp32_outputs.convert(original_forward(*args, **kwargs))
 
             model.forward = forward
         return model
@@ -138,8 +138,8 @@ class Single:
         """
         if model in self.accelerator._models:
             return model
-        stays = {} if self.moves_model else {"device_placement": False}
-        placed: nn.Module = self.accelerator.prepare_model(self._cast(model), evaluation_mode=True, **stays)
+        options = {} if self.moves_model else {"device_placement": False}
+        placed: nn.Module = self.accelerator.prepare_model(self._cast(model), evaluation_mode=True, **options)
         return self.fp32_outputs.replace_conversion(placed)
 
     def prepare_loader(self, loader: Any) -> Any:
@@ -158,9 +158,9 @@ class Single:
 
     def only_in_optimizer(self, model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
         """Returns the parameters that only the optimizer has. A step clears their gradients as well."""
-        own = {id(parameter) for parameter in model.parameters()}
+        ids = {id(parameter) for parameter in model.parameters()}
         return [
-            parameter for group in optimizer.param_groups for parameter in group["params"] if id(parameter) not in own
+            parameter for group in optimizer.param_groups for parameter in group["params"] if id(parameter) not in ids
         ]
 
     def stepper(self, optimizer: Any) -> Any:
@@ -171,17 +171,17 @@ class Single:
         """Returns the loader without Accelerate's wrapper, which reads one batch ahead and synchronises ranks."""
         return getattr(loader, "base_dataloader", loader)
 
-    def batch_size(self, asked: int) -> int:
+    def batch_size(self, size: int) -> int:
         """Returns the batch size of one process. `split_batches` divides the requested size by the processes."""
         world = self.readers.world
         if not self.accelerator_config.split_batches or world == 1:
-            return asked
-        if asked % world:
+            return size
+        if size % world:
             raise ValueError(
-                f"split_batches shares a batch of {asked} among {world} processes, and {asked} is not a multiple of "
+                f"split_batches shares a batch of {size} among {world} processes, and {size} is not a multiple of "
                 f"{world}: change per_device_train_batch_size or per_device_eval_batch_size, or leave split_batches out"
             )
-        return asked // world
+        return size // world
 
     def data_shard(self, *, evens: bool) -> DataShard:
         """Returns the shard of the data that this process reads."""
@@ -198,8 +198,8 @@ class Single:
         """Returns True if a process may get a smaller batch than another, or fewer batches."""
         return False
 
-    def skip_gradient_sync(self, model: nn.Module, holds: bool) -> None:
-        """Skips the gradient exchange of the next backward if `holds` is true.
+    def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
+        """Skips the gradient exchange of the next backward if `skips` is true.
 
         The gradients of an accumulation window are exchanged once, in its last micro-batch.
         """
@@ -264,8 +264,8 @@ class Single:
         """Lets every process write its shard into the folder that the main process opens and commits."""
         return commit(pieces)
 
-    def readable_folder(self, folder: Path, wants: Callable[[str], bool]) -> AbstractContextManager[Path]:
-        """Yields a folder in which this process can read the main process's files that `wants` selects by name."""
+    def readable_folder(self, folder: Path, is_wanted: Callable[[str], bool]) -> AbstractContextManager[Path]:
+        """Yields a folder in which this process can read the main process's files that `is_wanted` selects by name."""
         return nullcontext(folder)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
