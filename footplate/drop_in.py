@@ -68,15 +68,15 @@ def install() -> list[str]:
     if not _originals:
         modules = _their_modules()
         pairs = dict(_pairs(modules))
-        _refuse_early_imports([theirs for name, (theirs, _) in pairs.items() if name in SUBCLASSED])
+        _refuse_early_imports([original for name, (original, _) in pairs.items() if name in SUBCLASSED])
         for kind in (footplate.TrainingArguments, footplate.Seq2SeqTrainingArguments):
             # pydantic reads the types of the fields now, because Hugging Face's HfArgumentParser may change them later.
             rebuild_dataclass(kind)  # type: ignore[arg-type]
         for module in modules:
-            for name, (theirs, ours) in pairs.items():
-                if vars(module).get(name, theirs) is theirs and (name in vars(module) or module is modules[0]):
-                    _originals.append((module, name, theirs))
-                    setattr(module, name, ours)
+            for name, (original, replacement) in pairs.items():
+                if vars(module).get(name, original) is original and (name in vars(module) or module is modules[0]):
+                    _originals.append((module, name, original))
+                    setattr(module, name, replacement)
         _messages.start()
     return sorted(f"{module.__name__}.{name}" for module, name, _ in _originals)
 
@@ -84,8 +84,8 @@ def install() -> list[str]:
 def uninstall() -> None:
     """Gives transformers its own names back. Classes that were derived from ours meanwhile stay derived from ours."""
     while _originals:
-        module, name, theirs = _originals.pop()
-        setattr(module, name, theirs)
+        module, name, original = _originals.pop()
+        setattr(module, name, original)
     _messages.stop()
 
 
@@ -122,29 +122,29 @@ class _Messages(logging.Handler):
     def start(self) -> None:
         from footplate.trainer.reporting import LEVEL_LOGGERS
 
-        ours = logging.getLogger("footplate.trainer")
-        if self not in ours.handlers:
-            ours.addHandler(self)
+        logger = logging.getLogger("footplate.trainer")
+        if self not in logger.handlers:
+            logger.addHandler(self)
             # Every message is passed on, and transformers' loggers decide which ones are shown.
-            ours.setLevel(logging.DEBUG)
-            ours.propagate = False
+            logger.setLevel(logging.DEBUG)
+            logger.propagate = False
             LEVEL_LOGGERS.append("transformers")
 
     def stop(self) -> None:
         from footplate.trainer.reporting import LEVEL_LOGGERS
 
-        ours = logging.getLogger("footplate.trainer")
-        if self in ours.handlers:
-            ours.removeHandler(self)
-            ours.setLevel(logging.NOTSET)
-            ours.propagate = True
+        logger = logging.getLogger("footplate.trainer")
+        if self in logger.handlers:
+            logger.removeHandler(self)
+            logger.setLevel(logging.NOTSET)
+            logger.propagate = True
             LEVEL_LOGGERS.remove("transformers")
 
     def emit(self, record: logging.LogRecord) -> None:
         module = "trainer_callback" if record.module == "callbacks" else "trainer"
-        theirs = logging.getLogger(f"transformers.{module}")
-        if theirs.isEnabledFor(record.levelno):
-            getattr(theirs, record.levelname.lower())(record.getMessage(), exc_info=record.exc_info)
+        logger = logging.getLogger(f"transformers.{module}")
+        if logger.isEnabledFor(record.levelno):
+            getattr(logger, record.levelname.lower())(record.getMessage(), exc_info=record.exc_info)
 
 
 _messages = _Messages()
@@ -166,12 +166,12 @@ def _pairs(modules: list[ModuleType]) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Yields (name, (transformers' object, Footplate's object)) for each public name that both libraries define."""
     defining = [module for module in modules if module.__name__.removeprefix("transformers.") in THEIR_MODULES]
     for module_name in OUR_MODULES:
-        ours = import_module(module_name)
+        trainer_module = import_module(module_name)
         exported = [name for name, home in footplate.home_of().items() if home == module_name]
         for name in (*exported, *_ALSO.get(module_name, ())):
-            theirs = next((vars(module)[name] for module in defining if name in vars(module)), None)
-            if theirs is not None:
-                yield name, (theirs, getattr(ours, name))
+            original = next((vars(module)[name] for module in defining if name in vars(module)), None)
+            if original is not None:
+                yield name, (original, getattr(trainer_module, name))
 
 
 _ALSO = {

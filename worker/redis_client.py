@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from footplate.contract import keys
-from footplate.contract.messages import Message
+from footplate.contract.messages import ProtocolMessage
 
 SOCKET_SECONDS = 5.0
 BLOCK_SECONDS = 3.0
@@ -38,7 +38,7 @@ def connect(url: str) -> redis.Redis:
     )
 
 
-def post(pipeline: Any, message: Message) -> None:
+def post(pipeline: Any, message: ProtocolMessage) -> None:
     """Appends a message to control's inbox. The inbox has a limit, and dropped messages are sent again."""
     pipeline.rpush(keys.INBOX, message.model_dump_json())
     pipeline.ltrim(keys.INBOX, -keys.INBOX_LIMIT, -1)

@@ -231,11 +231,11 @@ def _unmark_object(
     return plain
 
 
-def _string_problems(text: str, path: tuple[str | int, ...], what: str) -> Iterator[Problem]:
+def _string_problems(text: str, path: tuple[str | int, ...], subject: str) -> Iterator[Problem]:
     if "\0" in text:
-        yield Problem(pointer_to(*path), "nul", f"{what} contains a NUL character")
+        yield Problem(pointer_to(*path), "nul", f"{subject} contains a NUL character")
     if _SURROGATE.search(text):
-        yield Problem(pointer_to(*path), "lone_surrogate", f"{what} contains half of a surrogate pair")
+        yield Problem(pointer_to(*path), "lone_surrogate", f"{subject} contains half of a surrogate pair")
 
 
 def _short(text: str) -> str:

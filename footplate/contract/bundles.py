@@ -135,8 +135,8 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
     # No file may have the name of a folder in which another entry lies.
     plain = {entry.filename for entry in files}
     for path in sorted(plain):
-        if above := next((folder for folder in _folders(path) if folder in plain), None):
-            yield Problem(pointer_to(path), "duplicate_name", f"{above[:80]!r} is both a file and a folder in the zip")
+        if parent := next((folder for folder in _folders(path) if folder in plain), None):
+            yield Problem(pointer_to(path), "duplicate_name", f"{parent[:80]!r} is both a file and a folder in the zip")
     for name in sorted({entry.filename.split("/", 1)[0] for entry in entries}):
         yield from _shadows(name)
 
@@ -160,8 +160,8 @@ def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | No
     path = entry.filename
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        what = "a link" if kind == stat.S_IFLNK else "not a plain file"
-        yield "link_in_bundle", f"{path[:80]!r} is {what}", "zip follows links unless it has the option -y"
+        kind_text = "a link" if kind == stat.S_IFLNK else "not a plain file"
+        yield "link_in_bundle", f"{path[:80]!r} is {kind_text}", "zip follows links unless it has the option -y"
     if entry.flag_bits & _ENCRYPTED:
         yield "encrypted", f"{path[:80]!r} is encrypted", "zip it without a password"
     elif entry.compress_type not in _PACKINGS:
@@ -185,16 +185,16 @@ def _shadows(top: str) -> Iterator[Problem]:
     name = top.split(".", 1)[0]
     if "." in top and not top.endswith((".py", ".pyc", ".so", ".pyd")):
         return
-    whose = (
+    hidden = (
         "a module of Footplate" if name in OURS
         else "a module that Python imports at its start" if name in AT_EVERY_START
         else "a module of Python's standard library" if name in sys.stdlib_module_names and name != "__main__"
         else "a module that training imports" if name in OF_TRAINING
         else None
     )  # fmt: skip
-    if whose is not None:
+    if hidden is not None:
         hint = f"rename it, for example my_{name.lstrip('_')}"
-        yield Problem(pointer_to(top), "name_taken", f"{top!r} would hide {whose}", hint)
+        yield Problem(pointer_to(top), "name_taken", f"{top!r} would hide {hidden}", hint)
 
 
 def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> Iterator[Problem]:
@@ -238,15 +238,15 @@ def modules(paths: Iterable[str]) -> list[str]:
 
 def missing_in(spec: JobSpec, paths: Iterable[str]) -> list[Problem]:
     """Returns a problem for each module or script that the spec names and its bundle lacks."""
-    there = list(paths)
-    known_modules = modules(there)
+    bundle_paths = list(paths)
+    known_modules = modules(bundle_paths)
     problems = []
     for used in spec.components:
         module, colon, _ = used.component.use.partition(":")
         if colon and module not in known_modules:
             problems.append(unknown_module(f"{used.pointer}/use", module, known_modules))
-    if isinstance(spec.loop, Script) and (script := spec.loop.script) not in there:
-        scripts = [path for path in there if path.endswith(".py")]
+    if isinstance(spec.loop, Script) and (script := spec.loop.script) not in bundle_paths:
+        scripts = [path for path in bundle_paths if path.endswith(".py")]
         text = f"the bundle has no file {script[:80]!r}; there is: {_some(scripts)}"
         problems.append(Problem("/loop/script", "not_in_bundle", text, did_you_mean(script[:80], scripts)))
     return problems

@@ -92,16 +92,16 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def unknown_secrets(names: Iterable[str], secret_names: Iterable[str]) -> list[Problem]:
-    there = sorted(secret_names)
+    known_names = sorted(secret_names)
     return [
         Problem(
             pointer_to("secrets", index),
             "unknown_secret",
-            f"no node has a secret {name!r}. The nodes' secrets: {', '.join(there) or 'none'}",
-            did_you_mean(name, there) or f"set its value on the nodes, as {PREFIX}{OF_SECRETS}{name}",
+            f"no node has a secret {name!r}. The nodes' secrets: {', '.join(known_names) or 'none'}",
+            did_you_mean(name, known_names) or f"set its value on the nodes, as {PREFIX}{OF_SECRETS}{name}",
         )
         for index, name in enumerate(names)
-        if name not in there
+        if name not in known_names
     ]
 
 

@@ -75,8 +75,8 @@ class InvalidSpec(FootplateError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         first = f"{problems[0].pointer or '/'}: {problems[0].detail}" if problems else "no problem given"
-        others = len(problems) - 1
-        more = f" (and {others} more problem{'s' if others > 1 else ''})" if others > 0 else ""
+        further_count = len(problems) - 1
+        more = f" (and {further_count} more problem{'s' if further_count > 1 else ''})" if further_count > 0 else ""
         super().__init__(first + more)
         self.problems = list(problems)
 
@@ -244,9 +244,9 @@ MIN_BEGINNING = 4
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
     """Returns `did you mean 'accuracy'?`, or None if no name is near or `few_hints` has used up its searches."""
-    if (left := _hints_left.get()) is not None:
-        left[0] -= 1
-        if left[0] < 0:
+    if (searches_left := _hints_left.get()) is not None:
+        searches_left[0] -= 1
+        if searches_left[0] < 0:
             return None
     short = [candidate for candidate in islice(choices, MAX_HINT_NAMES) if len(candidate) <= MAX_HINT_CHARACTERS]
     name = name[:MAX_HINT_CHARACTERS]

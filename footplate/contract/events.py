@@ -214,15 +214,15 @@ MAX_EVENT_BYTES = 64 * 1024
 
 def cut(data: Any, size: int) -> dict[str, Any]:
     """Returns the data of an event that is too long, with long texts cut, and without the values that do not fit."""
-    kept: dict[str, Any] = {"truncated": True, "bytes": size}
+    short_data: dict[str, Any] = {"truncated": True, "bytes": size}
     room = MAX_EVENT_BYTES // 4
     for name, value in (data if isinstance(data, dict) else {}).items():
         short = value[:4096] if isinstance(value, str) else value
         bytes_needed = len(name) + len(json.dumps(json_safe(short)))
         if bytes_needed <= room:
             room -= bytes_needed
-            kept[name[:256]] = short
-    return kept
+            short_data[name[:256]] = short
+    return short_data
 
 
 def json_safe(value: Any) -> Any:

@@ -75,11 +75,11 @@ def problem(pointer: str, kind: str, context: dict[str, Any], value: object, mes
         limit = f"{bound:g}" if isinstance(bound, float) else str(bound)
         return Problem(pointer, "out_of_range", f"must be {BOUNDS[kind]} {limit}")
     if kind in ("string_too_long", "too_long"):
-        things = "characters" if kind == "string_too_long" else "entries"
-        return Problem(pointer, "too_long", f"must have at most {context['max_length']} {things}")
+        unit = "characters" if kind == "string_too_long" else "entries"
+        return Problem(pointer, "too_long", f"must have at most {context['max_length']} {unit}")
     if kind in ("string_too_short", "too_short"):
-        least, things = context["min_length"], "characters" if kind == "string_too_short" else "entries"
-        return Problem(pointer, "too_short", "is empty" if least == 1 else f"must have at least {least} {things}")
+        least, unit = context["min_length"], "characters" if kind == "string_too_short" else "entries"
+        return Problem(pointer, "too_short", "is empty" if least == 1 else f"must have at least {least} {unit}")
     if kind == "int_parsing":
         return Problem(pointer, "wrong_type", "must be a whole number")
     if kind == "string_pattern_mismatch":

@@ -30,9 +30,8 @@ class DescribedModel(BaseModel):
         schema = handler(core)
         properties = handler.resolve_ref_schema(schema).get("properties", {})
         for name, meaning in meanings(cls.meant_by or cls).items():
-            field = cls.model_fields.get(name)
-            for key in {name, field.alias} if field else ():
-                if key in properties:
+            if (field := cls.model_fields.get(name)) is not None:
+                for key in {name, field.alias} & properties.keys():
                     properties[key].setdefault("description", meaning)
         return schema
 

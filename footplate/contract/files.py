@@ -36,8 +36,8 @@ def kind_of(name: str) -> str | None:
 def no_reader(name: str) -> tuple[str, str]:
     """Returns the error message and the hint for a file whose suffix no reader supports."""
     suffix = PurePosixPath(name).suffix.lower()
-    what = f"{suffix!r} files" if suffix else "a file without a suffix"
-    detail = f"{what[:80]} cannot be read; data files are {', '.join(KINDS)}"
+    subject = f"{suffix!r} files" if suffix else "a file without a suffix"
+    detail = f"{subject[:80]} cannot be read; data files are {', '.join(KINDS)}"
     return detail, INSTEAD.get(suffix, "name the file after its format, such as rows.jsonl")
 
 

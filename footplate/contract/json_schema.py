@@ -120,21 +120,21 @@ _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 def _range(schema: Schema, value: float, pointer: str) -> Iterator[Problem]:
-    for keyword, (words, holds) in _BOUNDS.items():
-        if keyword in schema and not holds(value, schema[keyword]):
+    for keyword, (words, is_within) in _BOUNDS.items():
+        if keyword in schema and not is_within(value, schema[keyword]):
             yield Problem(pointer, "out_of_range", f"must be {words} {schema[keyword]}")
 
 
-def _limits(schema: Schema, size: int, pointer: str, least: str, most: str, things: str) -> Iterator[Problem]:
+def _limits(schema: Schema, size: int, pointer: str, least: str, most: str, unit: str) -> Iterator[Problem]:
     if size < schema.get(least, 0):
-        yield Problem(pointer, "too_short", f"must have at least {schema[least]} {things}")
+        yield Problem(pointer, "too_short", f"must have at least {schema[least]} {unit}")
     if size > schema.get(most, size):
-        yield Problem(pointer, "too_long", f"must have at most {schema[most]} {things}")
+        yield Problem(pointer, "too_long", f"must have at most {schema[most]} {unit}")
 
 
 def _object(schema: Schema, value: dict[str, Any], pointer: str, definitions: Schema) -> Iterator[Problem]:
     properties: dict[str, Schema] = schema.get("properties", {})
-    others = schema.get("additionalProperties", True)
+    additional = schema.get("additionalProperties", True)
     for name in schema.get("required", ()):
         if name not in value:
             yield Problem(pointer + pointer_to(name), "missing", "this argument is required")
@@ -142,9 +142,9 @@ def _object(schema: Schema, value: dict[str, Any], pointer: str, definitions: Sc
         here = pointer + pointer_to(name)
         if name in properties:
             yield from _violations(properties[name], item, here, definitions)
-        elif others is False:
+        elif additional is False:
             names = f"; there is: {', '.join(properties)}" if properties else "; there are none"
             detail = f"no argument is named {name[:80]!r}{names}"
             yield Problem(here, "unknown_argument", detail, did_you_mean(name[:80], properties), tuple(properties))
-        elif isinstance(others, dict):
-            yield from _violations(others, item, here, definitions)
+        elif isinstance(additional, dict):
+            yield from _violations(additional, item, here, definitions)

@@ -43,18 +43,20 @@ TEXT_METRICS = ("bleu", "chrf", "rouge", "sacrebleu")
 
 def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of several optimizers: wrong schedules, equal ids, and settings for a single optimizer."""
-    optimizers, seen = spec.optimizers or (), set[str]()
-    if optimizers and all(optimizer.loss for optimizer in optimizers):
+    if not spec.optimizers:
+        return
+    seen = set[str]()
+    if all(optimizer.loss for optimizer in spec.optimizers):
         detail = "every optimizer names a loss, so no optimizer trains with the main loss"
         yield Problem("/optimizers", "no_main_loss", detail, "leave `loss` out of one optimizer")
-    for name in OF_ONE_OPTIMIZER if optimizers else ():
+    for name in OF_ONE_OPTIMIZER:
         if name in stated(spec.training):
             detail = f"{name} is for the single optimizer of training, but the spec lists several optimizers"
             yield _disagree(name, detail, "set it in the args or the schedule of each optimizer")
-    if optimizers and spec.training.fp16:
+    if spec.training.fp16:
         detail = "fp16 scales only one loss, so it does not work with several optimizers"
         yield _disagree("fp16", detail, "use bf16, which needs no scale")
-    for index, optimizer in enumerate(optimizers):
+    for index, optimizer in enumerate(spec.optimizers):
         if optimizer.schedule is not None:
             yield from _schedule(optimizer.schedule, f"/optimizers/{index}/schedule")
         if optimizer.id in seen:

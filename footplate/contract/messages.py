@@ -22,7 +22,7 @@ PROTOCOL = 4
 change that a node of the version before would misread raises PROTOCOL by two, so that control refuses that node."""
 
 
-class Message(InternalMessage):
+class ProtocolMessage(InternalMessage):
     protocol: int = PROTOCOL
 
 
@@ -43,7 +43,7 @@ class Gpu(InternalMessage):
     """CUDA compute capability: (7, 0) Volta has fp16, (8, 0) Ampere has bf16."""
 
 
-class Claim(Message, RunningAttempt):
+class Claim(ProtocolMessage, RunningAttempt):
     """A supervisor's request to run an attempt. Control grants a repeated claim again."""
 
     type: Literal["claim"] = "claim"
@@ -53,7 +53,7 @@ class Claim(Message, RunningAttempt):
     """The address (host:port) that this node has bound for the job's rendezvous. The ranks use the first node's."""
 
 
-class AttemptBeat(Message, RunningAttempt):
+class AttemptBeat(ProtocolMessage, RunningAttempt):
     """A heartbeat of an attempt's supervisor, sent at every interval and at once after a change."""
 
     type: Literal["attempt_beat"] = "attempt_beat"
@@ -95,7 +95,7 @@ class FileRoots(InternalMessage):
     models: FileRoot
 
 
-class NodeBeat(Message):
+class NodeBeat(ProtocolMessage):
     """A heartbeat of a node's parent process, with the node's slots, GPUs, catalogue and running attempts."""
 
     type: Literal["node_beat"] = "node_beat"
@@ -161,7 +161,7 @@ class Command(InternalMessage):
     """The step after which the command was carried out. None if the command still waits."""
 
 
-class Grant(Message, RunningAttempt):
+class Grant(ProtocolMessage, RunningAttempt):
     """Control's answer that accepts a claim, with all data for the attempt. Only this supervisor runs the attempt."""
 
     type: Literal["grant"] = "grant"
@@ -189,7 +189,7 @@ class Grant(Message, RunningAttempt):
     """The project that the job belongs to. None from a service of a version without this field."""
 
 
-class Denial(Message):
+class Denial(ProtocolMessage):
     """Control's answer that refuses a claim, because another node runs the attempt or the attempt was withdrawn."""
 
     type: Literal["denial"] = "denial"
@@ -206,7 +206,7 @@ class Stop(InternalMessage):
     within_seconds: float
 
 
-class AttemptReply(Message):
+class AttemptReply(ProtocolMessage):
     """Control's answer to an attempt's heartbeat. Also sent without a heartbeat after a new stop or command."""
 
     type: Literal["attempt_reply"] = "attempt_reply"
@@ -230,7 +230,7 @@ class AttemptReply(Message):
     """True if the service has all events of this attempt, so that the journal may be deleted."""
 
 
-class NodeReply(Message):
+class NodeReply(ProtocolMessage):
     type: Literal["node_reply"] = "node_reply"
     number: int
     catalogue_known: str | None = None
@@ -239,7 +239,7 @@ class NodeReply(Message):
     """The reason for which this node gets no work, such as an old protocol version, or an id that another node uses."""
 
 
-class EventBatch(Message, RunningAttempt):
+class EventBatch(ProtocolMessage, RunningAttempt):
     """One entry of the Redis stream `keys.EVENTS`: consecutive events from one node's journal."""
 
     type: Literal["events"] = "events"

@@ -26,11 +26,11 @@ class RowForms:
         """Returns None if the row fits a format. Else returns the row's first problem with the most similar format."""
         if not self._forms:
             return None
-        tried = [(form, violations(form, row)) for form in self._forms]
-        if fitting := next((form for form, problems in tried if not problems), None):
+        problems_by_form = [(form, violations(form, row)) for form in self._forms]
+        if fitting := next((form for form, problems in problems_by_form if not problems), None):
             self._forms = [fitting]
             return None
-        form, problems = min(tried, key=lambda pair: _distance(pair[0], row, pair[1]))
+        form, problems = min(problems_by_form, key=lambda pair: _distance(pair[0], row, pair[1]))
         return Problem("", "wrong_row", _detail(form, row, problems[0]), f"a row has {self._titles}")
 
 

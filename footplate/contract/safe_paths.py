@@ -29,9 +29,9 @@ def folder_below(root: Path, path: str) -> Iterator[int]:
     at = os.open(root, _FOLDER)
     try:
         for name in path.split("/") if path else ():
-            below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+            child = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
             os.close(at)
-            at = below
+            at = child
         yield at
     finally:
         os.close(at)

@@ -134,12 +134,12 @@ def _without_arguments_of_a_library(training: Json, long: LongForm) -> Json:
         return training
     if not isinstance(args := trainer.get("args", {}), dict):
         return training
-    own = {name: value for name, value in training.items() if name not in ARGUMENT_NAMES}
-    for name in own.keys() & args.keys():
+    library_values = {name: value for name, value in training.items() if name not in ARGUMENT_NAMES}
+    for name in library_values.keys() & args.keys():
         detail = f"{name} is set here and in /trainer/args"
         long.problems.append(Problem(f"/training{pointer_to(name)}", "disagreement", detail, "keep one of the two"))
-    long.origins |= {f"/trainer/args{pointer_to(name)}": f"/training{pointer_to(name)}" for name in own}
-    long.document["trainer"] = {**trainer, "args": {**args, **own}}
+    long.origins |= {f"/trainer/args{pointer_to(name)}": f"/training{pointer_to(name)}" for name in library_values}
+    long.document["trainer"] = {**trainer, "args": {**args, **library_values}}
     return {name: value for name, value in training.items() if name in ARGUMENT_NAMES}
 
 

@@ -251,8 +251,8 @@ def _without_wrong_values(document: dict[str, Any], error: ValidationError, wron
             _leave_out(document, path if tries < MAX_DEPTH else path[:1], wrong)
         try:
             return JobSpec.model_validate(document)
-        except ValidationError as again:
-            error = again
+        except ValidationError as next_error:
+            error = next_error
     raise AssertionError("unreachable")
 
 

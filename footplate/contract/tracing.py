@@ -35,8 +35,8 @@ class TraceSettings:
 
 def read_trace_settings(environ: Mapping[str, str]) -> TraceSettings:
     """Reads the variables OTEL_* and FASTAPI_OTEL_AUTO_CONFIGURE."""
-    ours = (name for name in environ if name.startswith("OTEL_") or name == FASTAPIS)
-    variables = {name: environ[name] for name in ours if environ[name].strip()}
+    names = (name for name in environ if name.startswith("OTEL_") or name == FASTAPIS)
+    variables = {name: environ[name] for name in names if environ[name].strip()}
     if variables.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return TraceSettings(False, None)
     endpoint = next((name for name in ENDPOINTS if name in variables), None)
@@ -61,19 +61,19 @@ def of_attempt(traceparent: object, job: JobId, attempt: int) -> str | None:
     if (parts := parts_of(traceparent)) is None:
         return None
     trace, span, flags = parts
-    own = sha256(f"{trace} {span} {job} {attempt}".encode()).hexdigest()[:16]
-    return f"00-{trace}-{own}-{flags}"
+    span_id = sha256(f"{trace} {span} {job} {attempt}".encode()).hexdigest()[:16]
+    return f"00-{trace}-{span_id}-{flags}"
 
 
-def _hindered(variables: Mapping[str, str], exporter: str, who: str) -> Iterator[str]:
-    """Yields a sentence for each reason why no trace can be sent. `who` is the variable that turned traces on."""
+def _hindered(variables: Mapping[str, str], exporter: str, variable: str) -> Iterator[str]:
+    """Yields a sentence for each reason why no trace can be sent. `variable` is the variable that turned traces on."""
     if exporter != "otlp":
         yield f"{EXPORTER}={exporter} is not supported, so no trace is sent: use otlp or none"
     protocol = next((name for name in PROTOCOLS if name in variables), None)
     if protocol and variables[protocol] != "http/protobuf":
         yield f"{protocol}={variables[protocol]} is not supported, so no trace is sent: use http/protobuf, at port 4318"
     if missing := [name for name in NEEDED if not _is_there(name)]:
-        yield f"{who} is set, but {missing[0]} is not installed, so no trace is sent: {INSTALL}"
+        yield f"{variable} is set, but {missing[0]} is not installed, so no trace is sent: {INSTALL}"
 
 
 def _without_effect(variables: Mapping[str, str]) -> Iterator[str]:

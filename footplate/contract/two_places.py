@@ -117,25 +117,24 @@ def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], 
     resources = document.get("resources", {})
     if not isinstance(resources, dict):
         return None
-    own_value, wanted = resources.get("strategy"), {"type": kind, "config": config}
+    own_value, strategy = resources.get("strategy"), {"type": kind, "config": config}
     is_ours = isinstance(own_value, dict) and own_value.get("type") == kind
     if own_value is None or (is_ours and not own_value.get("config")):
-        document["resources"] = {**resources, "strategy": wanted}
+        document["resources"] = {**resources, "strategy": strategy}
         origins["/resources/strategy/config"] = f"/training/{written}"
         if own_value is None:
             origins["/resources/strategy/type"] = origins["/resources/strategy"] = f"/training/{kind}"
     elif isinstance(own_value, dict) and not (is_ours and config in ({}, own_value["config"])):
-        return _disagree(written, f"/resources/strategy is {_short(own_value)}", wanted)
+        return _disagree(written, f"/resources/strategy is {_short(own_value)}", strategy)
     return None
 
 
 def _optimizers(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
-    own_value = document.get("optimizers")
-    if not isinstance(own_value, list) or [entry.get("use") for entry in own_value if isinstance(entry, dict)] == [
-        value
-    ]:
+    optimizers = document.get("optimizers")
+    if not isinstance(optimizers, list):
         return None
-    return _disagree(name, f"/optimizers lists {len(own_value)} optimizers", value)
+    names = [entry.get("use") for entry in optimizers if isinstance(entry, dict)]
+    return None if names == [value] else _disagree(name, f"/optimizers lists {len(optimizers)} optimizers", value)
 
 
 def _do(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:

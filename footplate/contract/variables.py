@@ -38,10 +38,10 @@ _OF_KUBERNETES = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TC
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
     """Returns a sentence for each variable with our prefix that no program reads. Empty variables count as unset."""
-    ours = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX) and value}
+    values = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX) and value}
     return [
         f"{PREFIX}{name} is not a setting: {_instead(name)}"
-        for name, value in sorted(ours.items())
+        for name, value in sorted(values.items())
         if name not in SETTINGS | RENAMED.keys() | OF_TESTS | {DROP_IN.removeprefix(PREFIX)}
         and not name.startswith(OF_SECRETS)
         and not _OF_KUBERNETES.fullmatch(f"{name}={value}")

@@ -57,8 +57,8 @@ def describe_all() -> Iterator[Described]:
     for name in sorted(set(TEXTS) - set(registered("metrics"))):
         yield Described(name=name, group="metrics", summary=f"{name} of generated texts", needs=lacks)
     for name in names:
-        anything = {"type": "object", "additionalProperties": True}
-        yield Described(name=PREFIX + name, group="metrics", summary=f"{name} of torchmetrics", args=anything)
+        any_object = {"type": "object", "additionalProperties": True}
+        yield Described(name=PREFIX + name, group="metrics", summary=f"{name} of torchmetrics", args=any_object)
 
 
 def describe(group: str, name: str, target: Any) -> Described:

@@ -108,7 +108,7 @@ class EventSocket:
             if not self._waiting:
                 self._take_merged()
             try:
-                sent = self._socket.send(self._waiting[0])
+                sent_bytes = self._socket.send(self._waiting[0])
             except BlockingIOError:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -119,10 +119,10 @@ class EventSocket:
                 # The supervisor has died, so this process will be killed in a moment.
                 self._waiting.clear()
                 return
-            self._waiting_bytes -= sent
+            self._waiting_bytes -= sent_bytes
             line = self._waiting.popleft()
-            if sent < len(line):
-                self._waiting.appendleft(line[sent:])
+            if sent_bytes < len(line):
+                self._waiting.appendleft(line[sent_bytes:])
 
     def _take_merged(self) -> None:
         for kind, line in self._newest.items():

@@ -79,12 +79,12 @@ def watch(tick: Callable[[], None], note: Callable[[str], None], stall_seconds: 
     """
     from torch.utils import file_baton
 
-    ours = os.getpid()
+    pid = os.getpid()
 
     class ReportingBuildLock(BuildLock):
         def reporter(self) -> BuildReporter | None:
             # A build in another thread needs no reporter, because the main thread reports progress meanwhile.
-            if os.getpid() != ours or threading.current_thread() is not threading.main_thread():
+            if os.getpid() != pid or threading.current_thread() is not threading.main_thread():
                 return None
             return BuildReporter(tick, note, min(1.0, stall_seconds / 4))
 

@@ -49,8 +49,8 @@ class FootplateRun:
         return change(self._trainer, values)
 
     def can_evaluate(self) -> bool:
-        own = self._trainer._footplate.overrides
-        return self._trainer.eval_dataset is not None or "evaluate" in own or "get_eval_dataloader" in own
+        overridden = self._trainer._footplate.overrides
+        return self._trainer.eval_dataset is not None or "evaluate" in overridden or "get_eval_dataloader" in overridden
 
     def learning_rate(self) -> float:
         return self._trainer._get_learning_rate()
@@ -162,8 +162,8 @@ class LiveCommands(TrainerCallback):
     def _receive(self) -> list[Command]:
         """Returns the new commands. A line that is not complete yet is read the next time."""
         self._seen = self._page[COMMANDS_AT]
-        behind = int.from_bytes(self._seen, "little") - self._read
-        lines = os.pread(self._fd, behind, mmap.PAGESIZE + self._read)
+        unread_bytes = int.from_bytes(self._seen, "little") - self._read
+        lines = os.pread(self._fd, unread_bytes, mmap.PAGESIZE + self._read)
         whole = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole)
         commands, self._waiting = self._waiting, []
@@ -192,21 +192,21 @@ def _step_of(folder: Path) -> int:
     return TrainerState.load_from_json(folder / STATE).global_step
 
 
-def _merged(held: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of a later change. Learning rates by optimizer are merged with the earlier ones."""
-    before = held.get("learning_rate")
-    rate = later.get("learning_rate")
-    both = isinstance(before, dict) and isinstance(rate, dict)
-    return {**later, "learning_rate": {**before, **rate}} if both else later  # type: ignore[dict-item]
+    old_rates, new_rates = earlier.get("learning_rate"), later.get("learning_rate")
+    if isinstance(old_rates, dict) and isinstance(new_rates, dict):
+        return {**later, "learning_rate": {**old_rates, **new_rates}}
+    return later
 
 
 def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refused: dict[str, str], run: Run) -> str:
-    sentences = [text for text, does in (("saves a checkpoint", saves), ("evaluates the model", evaluates)) if does]
-    for name, (was, now) in changed.values.items():
-        if isinstance(now, dict):
-            sentences += [f"{name}.{optimizer} is {rate}, was {was[optimizer]}" for optimizer, rate in now.items()]
+    sentences = ["saves a checkpoint"] * saves + ["evaluates the model"] * evaluates
+    for name, (old, new) in changed.values.items():
+        if isinstance(new, dict):
+            sentences += [f"{name}.{optimizer} is {rate}, was {old[optimizer]}" for optimizer, rate in new.items()]
         else:
-            sentences.append(f"{name} is {now}, was {was}")
+            sentences.append(f"{name} is {new}, was {old}")
     rate = changed.values.get("learning_rate", (0.0, 0.0))[1]
     if changed.values.keys() & {"learning_rate", "max_steps"} and not isinstance(rate, dict):
         sentences.append(f"the current learning rate is {run.learning_rate():.6g}")

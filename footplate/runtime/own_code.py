@@ -108,16 +108,16 @@ class OwnComponent:
 
 def attribute(name: str) -> Any:
     """Imports a module of the bundle and returns its attribute. Raises OwnCodeError."""
-    module_name, _, wanted = name.partition(":")
+    module_name, _, attribute_name = name.partition(":")
     module = _imported(module_name, name)
-    if not hasattr(module, wanted):
+    if not hasattr(module, attribute_name):
         public = [key for key in vars(module) if not key.startswith("_")]
         defined = [key for key in public if getattr(vars(module)[key], "__module__", module_name) == module_name]
         raise OwnCodeError(
-            f"{module_name} has no {wanted!r}; it defines: {', '.join(defined[:20]) or 'nothing'}",
-            hint=did_you_mean(wanted, public),
+            f"{module_name} has no {attribute_name!r}; it defines: {', '.join(defined[:20]) or 'nothing'}",
+            hint=did_you_mean(attribute_name, public),
         )
-    return getattr(module, wanted)
+    return getattr(module, attribute_name)
 
 
 def _imported(module: str, name: str) -> Any:

@@ -138,8 +138,8 @@ class Job:
             return None
         place = self.folder / BROUGHT
         is_here = self._peers.is_main or latest.path.is_dir()
-        seen = latest.path if is_here else place / latest.path.name
-        return LoopCheckpoint(shared_folder.fetch(self._peers, seen, place), latest.step)
+        path = latest.path if is_here else place / latest.path.name
+        return LoopCheckpoint(shared_folder.fetch(self._peers, path, place), latest.step)
 
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Reports metrics of training as a log, and reports the step as progress."""
@@ -278,13 +278,13 @@ def not_found(folder: Path) -> str:
 
 def _continue_in_a_copy(order: Order) -> None:
     """Copies the script's working folder from the newest earlier attempt, because attempts write only to their own."""
-    own = order.files.folder
+    folder = order.files.folder
     for attempt in range(order.attempt - 1, 0, -1):
-        theirs = order.artifacts / attempt_folder(order.job, attempt)
-        if (theirs / BEGUN).is_file():
-            shutil.copytree(theirs, own, ignore=partial(_not_copied, theirs), dirs_exist_ok=True, symlinks=True)
+        source = order.artifacts / attempt_folder(order.job, attempt)
+        if (source / BEGUN).is_file():
+            shutil.copytree(source, folder, ignore=partial(_not_copied, source), dirs_exist_ok=True, symlinks=True)
             break
-    (own / BEGUN).touch()
+    (folder / BEGUN).touch()
 
 
 def _not_copied(attempt: Path, folder: str, names: list[str]) -> set[str]:
@@ -327,9 +327,9 @@ def _ddp(args: TrainingArguments) -> dict[str, Any]:
 
 def _copied(source: str | Path, target: str | Path) -> None:
     """Copies a file atomically, because several ranks may save the same file."""
-    aside = f"{target}.{os.getpid()}"
-    shutil.copyfile(source, aside)
-    os.replace(aside, target)
+    temporary = f"{target}.{os.getpid()}"
+    shutil.copyfile(source, temporary)
+    os.replace(temporary, target)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

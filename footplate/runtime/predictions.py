@@ -48,8 +48,8 @@ def arrays_of(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {name: numpy.atleast_1d(value)}
     arrays: dict[str, Any] = {}
-    for part, inner in value.items():
-        arrays |= arrays_of(f"{name}.{part}", inner)
+    for part, part_value in value.items():
+        arrays |= arrays_of(f"{name}.{part}", part_value)
     return arrays
 
 

@@ -157,11 +157,11 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
     if not order.gpus and order.rank == 0 and (trainer.args.bf16 or trainer.args.fp16):
         emit.note("without a GPU, mixed precision runs under CPU autocast")
     try:
-        done = train_evaluate_predict(trainer, parts, spec, order, emit)
+        end = train_evaluate_predict(trainer, parts, spec, order, emit)
     except StoppedEvaluating:
-        done = emit.stopped(result(trainer, emit))
+        end = emit.stopped(result(trainer, emit))
     trainer.end()
-    return done
+    return end
 
 
 def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
@@ -267,14 +267,14 @@ def trainer_class(spec: JobSpec) -> type[Trainer]:
     needed = Seq2SeqTrainer if isinstance(spec.training, Generating) else Trainer
     if spec.trainer is None:
         return needed
-    own = own_code.attribute(spec.trainer.use)
-    if not (isinstance(own, type) and issubclass(own, needed)):
+    own_class = own_code.attribute(spec.trainer.use)
+    if not (isinstance(own_class, type) and issubclass(own_class, needed)):
         because = ", which training.predict_with_generate needs" if needed is Seq2SeqTrainer else ""
         raise OwnCodeError(
             f"{spec.trainer.use} is not a subclass of footplate's {needed.__name__}{because}",
             hint=f"from footplate import {needed.__name__}, and derive from that",
         )
-    return own
+    return own_class
 
 
 def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test: Any = None) -> DoneData:

@@ -89,14 +89,14 @@ class ScriptReports:
     def installed(self) -> Iterator[None]:
         """Patches the Trainers and Accelerator of this process, also those that are imported later."""
         undo = [_patch(Trainer, self._wrap_init, self._wrap_train), _patch_accelerator(self)]
-        theirs = _WhenImported(lambda module: undo.append(_patch(module.Trainer, self._wrap_init, self._wrap_train)))
-        sys.meta_path.insert(0, theirs)
+        hook = _WhenImported(lambda module: undo.append(_patch(module.Trainer, self._wrap_init, self._wrap_train)))
+        sys.meta_path.insert(0, hook)
         if THEIRS in sys.modules:
-            theirs.then(sys.modules[THEIRS])
+            hook.then(sys.modules[THEIRS])
         try:
             yield
         finally:
-            sys.meta_path.remove(theirs)
+            sys.meta_path.remove(hook)
             for restore in reversed(undo):
                 restore()
 
@@ -165,9 +165,9 @@ class ScriptReports:
 
     def _start_of_the_main_rank(self) -> StartingPoint | None:
         assert self._stage is not None
-        own = [offer for offer in self._order.checkpoints if offer.of is None]
+        own_offers = [offer for offer in self._order.checkpoints if offer.of is None]
         root = self._order.files.root
-        if offers := [offer for offer in own if stage_of(root / offer.path) == self._stage.number]:
+        if offers := [offer for offer in own_offers if stage_of(root / offer.path) == self._stage.number]:
             return StartingPoint(newest_valid(offers, self._order, self._emit), is_own=True)
         start = self._find_start() if self._find_start and self._stage.number == 0 else None
         if start and not start.weights_only and not Path(start.folder, checkpoints.STATE).is_file():
@@ -398,31 +398,34 @@ def _patch(trainer_class: Any, wrap_init: Callable[..., Any], wrap_train: Callab
 
 def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
     log, save_state = Accelerator.log, Accelerator.save_state
-    emit, last_step = reports._emit, [0]
+    emit, last_step = reports._emit, 0
 
     @functools.wraps(log)
-    def logged(accelerator: Any, values: dict[str, Any], step: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        done = log(accelerator, values, step, *args, **kwargs)
+    def log_and_report(
+        accelerator: Any, values: dict[str, Any], step: int | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        nonlocal last_step
+        result = log(accelerator, values, step, *args, **kwargs)
         if not reports.is_reporting():
             reports.refuse_an_unused_start()
-            last_step[0] = last_step[0] if step is None else int(step)
-            state = SimpleNamespace(global_step=last_step[0], epoch=None, max_steps=0)
+            last_step = last_step if step is None else int(step)
+            state = SimpleNamespace(global_step=last_step, epoch=None, max_steps=0)
             _send_logged(emit, values, state)
             emit.progress(state)  # type: ignore[arg-type]
-        return done
+        return result
 
     @functools.wraps(save_state)
-    def saved(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+    def save_and_report(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         folder = save_state(accelerator, *args, **kwargs)
         if not reports.is_reporting():
             reports.refuse_an_unused_start()
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
-                reports.saved_by_accelerate(Path(folder), last_step[0])
+                reports.saved_by_accelerate(Path(folder), last_step)
             reports.stop_after_save()
         return folder
 
-    Accelerator.log, Accelerator.save_state = logged, saved
+    Accelerator.log, Accelerator.save_state = log_and_report, save_and_report
 
     def restore() -> None:
         Accelerator.log, Accelerator.save_state = log, save_state

@@ -75,13 +75,13 @@ def folder_for_loop(spec: JobSpec, order: Order, emit: Emit) -> str | None:
 
 def find_starting_point(spec: JobSpec, order: Order, emit: Emit) -> StartingPoint | None:
     """Returns the starting point, or None for step 0. Raises NoValidCheckpoint if the checkpoint cannot be used."""
-    own = [offer for offer in order.checkpoints if offer.of is None]
-    if own:
-        return StartingPoint(newest_valid(own, order, emit), is_own=True)
+    own_offers = [offer for offer in order.checkpoints if offer.of is None]
+    if own_offers:
+        return StartingPoint(newest_valid(own_offers, order, emit), is_own=True)
     wanted = spec.resume_from
     if wanted is None:
-        again = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
-        emit.note(f"starts at step 0{again or ': the job has no checkpoint'}")
+        cause = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
+        emit.note(f"starts at step 0{cause or ': the job has no checkpoint'}")
         return None
     weights_only = wanted.mode == "weights" or (spec.data.train is None and spec.loop is None)
     if wanted.path is not None:
@@ -118,16 +118,16 @@ def newest_valid(offers: list[CheckpointOffer], order: Order, emit: Emit) -> Ver
 
 def _of_another_job(offer: CheckpointOffer, order: Order, emit: Emit, *, weights_only: bool) -> StartingPoint:
     """Returns another job's checkpoint as the starting point. Raises NoValidCheckpoint if the checkpoint is corrupt."""
-    whose = f"of job {offer.of} at step {offer.step}"
+    origin = f"of job {offer.of} at step {offer.step}"
     try:
         folder = order.files.existing(offer.path)
         verify(folder, offer.manifest_sha256)
     except CheckpointCorrupt as error:
         raise NoValidCheckpoint(
-            f"the checkpoint {whose}, from which this job starts, cannot be used: {error.message}",
+            f"the checkpoint {origin}, from which this job starts, cannot be used: {error.message}",
             hint="fork that job again from another checkpoint, or name another one in resume_from",
         ) from error
-    emit.note(_sentence(whose, weights_only=weights_only), job=offer.of, checkpoint=offer.path)
+    emit.note(_sentence(origin, weights_only=weights_only), job=offer.of, checkpoint=offer.path)
     return StartingPoint(Verified(folder), weights_only)
 
 

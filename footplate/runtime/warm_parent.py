@@ -280,7 +280,7 @@ def _send(supervisor: socket.socket, message: BaseModel) -> None:
         supervisor.send(message.model_dump_json().encode(), socket.MSG_DONTWAIT)
 
 
-def _become(warm: int, kept: list[int], work: Callable[[], int], user: User | None = None) -> NoReturn:
+def _become(warm: int, descriptors: list[int], work: Callable[[], int], user: User | None = None) -> NoReturn:
     """Turns a forked child into a process that runs `work` as this user, with these descriptors and an empty stdin."""
     code = 70
     try:
@@ -288,7 +288,7 @@ def _become(warm: int, kept: list[int], work: Callable[[], int], user: User | No
         os.setsid()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        close_all_but(kept)
+        close_all_but(descriptors)
         os.open(os.devnull, os.O_RDONLY)
         if user is not None:
             user.become()

@@ -33,14 +33,14 @@ def lay_out(bundle: Bundle, folder: Path) -> Bundle:
         target = folder / path
         if not os.path.lexists(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            aside = target.with_name(f".laid-{uuid4().hex}")
-            shutil.copyfile(bundle.folder / path, aside)
+            temporary = target.with_name(f".laid-{uuid4().hex}")
+            shutil.copyfile(bundle.folder / path, temporary)
             if os.access(bundle.folder / path, os.X_OK):
-                readable = aside.stat().st_mode & 0o777
-                aside.chmod(readable | (readable & 0o444) >> 2)
+                readable = temporary.stat().st_mode & 0o777
+                temporary.chmod(readable | (readable & 0o444) >> 2)
             with suppress(FileExistsError):
-                os.link(aside, target)
-            aside.unlink()
+                os.link(temporary, target)
+            temporary.unlink()
     return replace(bundle, folder=folder)
 
 

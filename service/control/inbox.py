@@ -54,7 +54,7 @@ async def _take(state: ControlState) -> list[Received]:
     """Waits for a message, and also takes the messages behind it. Returns [] if no message arrived in time."""
     redis, asked_at = state.io.redis, state.io.clock()
     first = await redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
-    state.record_redis_answer(after=state.io.clock() - asked_at)
+    state.record_redis_answer(seconds=state.io.clock() - asked_at)
     if first is None:
         return []
     more = await redis.lpop(keys.INBOX, MAX_MESSAGES)
@@ -79,8 +79,8 @@ async def _answer(state: ControlState, messages: Sequence[Received], now: int) -
     if not messages:
         return []
     try:
-        left = state.stop_left()
-        return [await state.write(lambda conn: answer(conn, messages, now, state.settings, left))]
+        stop_left = state.stop_left()
+        return [await state.write(lambda conn: answer(conn, messages, now, state.settings, stop_left))]
     except (Unavailable, LockUncertain, *UNREACHABLE):
         raise
     except Exception:

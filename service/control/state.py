@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from footplate.contract import keys
 from footplate.contract.ids import JobId
-from footplate.contract.messages import Message
+from footplate.contract.messages import ProtocolMessage
 from footplate.contract.outbound import Allowed
 from service.control.celery_producer import CeleryProducer, send_all
 from service.control.counters import Counts, Depths
@@ -173,7 +173,7 @@ class ControlState:
         async with self._writing:
             return await self.db.write(write)
 
-    async def send(self, replies: Sequence[tuple[str, Message]]) -> None:
+    async def send(self, replies: Sequence[tuple[str, ProtocolMessage]]) -> None:
         """Pushes each reply to its list in Redis."""
         if not replies:
             return
@@ -217,10 +217,10 @@ class ControlState:
         self.counts.redis_outages += self.redis_ok
         self.redis_ok = False
 
-    def record_redis_answer(self, after: float) -> None:
+    def record_redis_answer(self, seconds: float) -> None:
         """Records that Redis answered a blocking read after this many seconds."""
         self.memory.redis_answered_at = self.io.clock()
-        if not self.redis_ok or after > STALE_SECONDS:
+        if not self.redis_ok or seconds > STALE_SECONDS:
             self.renew_leases()
         self.redis_ok = True
 
@@ -229,7 +229,7 @@ class ControlState:
         self.renew_leases()
 
 
-def push_reply(pipeline: Any, key: str, message: Message) -> None:
+def push_reply(pipeline: Any, key: str, message: ProtocolMessage) -> None:
     """Adds a reply to a pipeline. The list expires, because its reader may be dead."""
     pipeline.rpush(key, message.model_dump_json())
     pipeline.expire(key, keys.REPLY_TTL_SECONDS)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Grant, Message, NodeBeat
+from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Grant, NodeBeat, ProtocolMessage
 from service.jobs.beat import StopLeft, attempt_beat, node_beat, protocol_refusal, stop_of
 from service.jobs.conclude import Effects
 from service.jobs.grant import grant
@@ -22,7 +22,7 @@ from service.store import attempts, commands, jobs
 class InboxEffects(Effects):
     """The replies to workers, each with the Redis list that it goes to, and other effects of their messages."""
 
-    replies: list[tuple[str, Message]] = field(default_factory=list)
+    replies: list[tuple[str, ProtocolMessage]] = field(default_factory=list)
     alive: list[tuple[Hashable, int]] = field(default_factory=list)
     """The leases that start again after the commit, each with the number of its heartbeat, which is 0 for a grant."""
     granted: int = 0

@@ -25,8 +25,8 @@ from footplate.contract.messages import (
     Denial,
     EventBatch,
     Grant,
-    Message,
     NodeBeat,
+    ProtocolMessage,
 )
 from footplate.contract.serving import SLOT_WANTED
 from service.control.duties import DUTIES, Duty
@@ -55,10 +55,10 @@ class Line:
         self.node, self.boot = new_node_id(), "boot-1"
         self.woken: list[set[JobId]] = []
 
-    async def send_message(self, message: Message) -> None:
+    async def send_message(self, message: ProtocolMessage) -> None:
         await asyncio.to_thread(self.redis.rpush, keys.INBOX, message.model_dump_json())
 
-    async def pop(self, key: str, asked: Message | None = None, within: float = 10) -> bytes:
+    async def pop(self, key: str, asked: ProtocolMessage | None = None, within: float = 10) -> bytes:
         """Returns an item of a list. Repeats the message `asked` like workers do, because an inbox may lose it."""
         deadline = asyncio.get_running_loop().time() + at_ease(within)
         while (left := deadline - asyncio.get_running_loop().time()) > 0:
@@ -69,7 +69,7 @@ class Line:
                 await self.send_message(asked)
         raise AssertionError(f"nothing in {key} within {within} s")
 
-    async def await_reply(self, claim: str, asked: Message | None = None) -> Any:
+    async def await_reply(self, claim: str, asked: ProtocolMessage | None = None) -> Any:
         return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim), asked))  # type: ignore[arg-type]
 
     async def node_beats(self, number: int = 1, **says: Any) -> None:

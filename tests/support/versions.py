@@ -13,7 +13,7 @@ BEFORE, AFTER = PROTOCOL - 1, PROTOCOL + 1
 OF_ANOTHER_VERSION = """
 from footplate.contract import messages
 for each in vars(messages).values():
-    if isinstance(each, type) and issubclass(each, messages.Message):
+    if isinstance(each, type) and issubclass(each, messages.ProtocolMessage):
         each.model_fields["protocol"].default = {protocol}
         each.model_rebuild(force=True)
 for name, union in (("TO_CONTROL", messages.ToControl), ("TO_ATTEMPT", messages.ToAttempt)):

@@ -177,7 +177,7 @@ def fill(config: Config, args: TrainingArguments, *, per_process: int, world: in
     if args.bf16:
         config.setdefault("bf16", {"enabled": AUTO})
     accumulate = args.gradient_accumulation_steps
-    asked = (
+    expected_values = (
         ("optimizer.params.lr", args.learning_rate, "learning_rate"),
         ("optimizer.params.betas", [args.adam_beta1, args.adam_beta2], "adam_beta1 and adam_beta2"),
         ("optimizer.params.eps", args.adam_epsilon, "adam_epsilon"),
@@ -188,7 +188,7 @@ def fill(config: Config, args: TrainingArguments, *, per_process: int, world: in
         ("gradient_clipping", args.max_grad_norm, "max_grad_norm"),
         ("bf16.enabled", args.bf16, "bf16"),
     )
-    differ = [difference for answer in asked if (difference := _match(config, *answer)) is not None]
+    differ = [difference for answer in expected_values if (difference := _match(config, *answer)) is not None]
     # The Trainer makes this optimizer, an Adam, itself. Its arguments were compared with the config above.
     config.pop("optimizer", None)
     return differ

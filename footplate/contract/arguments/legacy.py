@@ -107,22 +107,22 @@ class PresentArguments:
     """Removed names that contradict another argument, each with an explanation."""
 
 
-def modernized(given: Mapping[str, Any]) -> PresentArguments:
+def modernized(arguments: Mapping[str, Any]) -> PresentArguments:
     """Maps the removed names among the arguments to present names. Raises no error, but returns all problems."""
-    modern = PresentArguments(dict(given))
+    modern = PresentArguments(dict(arguments))
     values = modern.values
-    for name in [name for name in given if name in LEGACY]:
+    for name in [name for name in arguments if name in LEGACY]:
         old, value = LEGACY[name], values.pop(name)
         if isinstance(old, RemovedArgument):
             if not any(type(value) is type(neutral) and value == neutral for neutral in old.neutral):
                 modern.declined[name] = value
             continue
         meant = old.apply(value)
-        for new, wanted in meant.items():
-            joined = _joined(values[new], wanted) if new in values else wanted
+        for new, new_value in meant.items():
+            joined = _joined(values[new], new_value) if new in values else new_value
             if joined is None:
                 modern.clashes[name] = (
-                    f"{name}={value!r} means {new}={wanted!r}, but {new} is also set, to {values[new]!r}"
+                    f"{name}={value!r} means {new}={new_value!r}, but {new} is also set, to {values[new]!r}"
                 )
             else:
                 values[new] = joined
@@ -130,20 +130,20 @@ def modernized(given: Mapping[str, Any]) -> PresentArguments:
     return modern
 
 
-def _joined(present: Any, wanted: Any) -> Any:
+def _joined(present: Any, other: Any) -> Any:
     """Merges two values of one argument. Returns None if they contradict each other."""
-    if isinstance(present, dict) and isinstance(wanted, dict):
-        agree = all(present.get(key, value) == value for key, value in wanted.items())
-        return {**present, **wanted} if agree else None
-    return present if present == wanted else None
+    if isinstance(present, dict) and isinstance(other, dict):
+        agree = all(present.get(key, value) == value for key, value in other.items())
+        return {**present, **other} if agree else None
+    return present if present == other else None
 
 
-def translated(given: Mapping[str, Any]) -> Values:
+def translated(arguments: Mapping[str, Any]) -> Values:
     """Returns a script's arguments under their present names, with a warning for each removed name.
 
     Raises NotAvailableYet or ValueError for a removed name that cannot be mapped.
     """
-    modern = modernized(given)
+    modern = modernized(arguments)
     for name, value in modern.declined.items():
         raise NotAvailableYet(
             f"{name} no longer exists, so {name}={value!r} cannot be applied", hint=f"instead: {instead_of(name)}"

@@ -55,7 +55,7 @@ def read_arguments(values: Mapping[str, object]) -> TrainingArguments:
 def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[TrainingArguments, list[Problem]]:
     """Returns the arguments with all valid values, and the problems of the other values."""
     problems: list[Problem] = []
-    good: dict[str, Any] = {}
+    good_values: dict[str, Any] = {}
     for name, value in values.items():
         at = pointer + pointer_to(name)
         if refused := _refused(name, value, at):
@@ -65,16 +65,16 @@ def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[Train
             # An unsupported argument with the value that changes nothing is accepted, and left out.
             continue
         try:
-            good[name] = _adapters()[name].validate_json(json.dumps(value), strict=True)
+            good_values[name] = _adapters()[name].validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             problems += unique(_problems_in(error, at))
-    bad = {problem.pointer for problem in problems}
-    args = _unchecked(good)
-    for clash in disagreements(args) if good else ():
+    bad_pointers = {problem.pointer for problem in problems}
+    args = _unchecked(good_values)
+    for clash in disagreements(args) if good_values else ():
         # A contradiction is reported only if all of its fields have valid values.
-        if not any(f"{pointer}/{name}" in bad for name in clash.fields):
+        if not any(f"{pointer}/{name}" in bad_pointers for name in clash.fields):
             problems.append(Problem(f"{pointer}/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
-    vars(args)["stated_names"] = tuple(good)
+    vars(args)["stated_names"] = tuple(good_values)
     return args, problems
 
 
@@ -119,13 +119,13 @@ def _pristine(kind: type[TrainingArguments]) -> TrainingArguments:
     return kind()
 
 
-def _unchecked(good: Mapping[str, Any]) -> TrainingArguments:
+def _unchecked(values: Mapping[str, Any]) -> TrainingArguments:
     """Returns arguments with these values and all derived values, without checking the rules between arguments."""
-    if not good:
+    if not values:
         return copy.copy(_pristine(TrainingArguments))
-    generates = any(good.get(name, default) != default for name, default in _OF_GENERATION.items())
+    generates = any(values.get(name, default) != default for name, default in _OF_GENERATION.items())
     args = copy.copy(_pristine(Seq2SeqTrainingArguments if generates else TrainingArguments))
-    for name, value in good.items():
+    for name, value in values.items():
         if generates or name not in _OF_GENERATION:
             setattr(args, name, value)
     args.__post_init__()

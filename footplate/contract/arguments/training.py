@@ -70,8 +70,8 @@ class TrainingArguments(Fields):
         return ArgsKwargs(values.args, supported) if isinstance(values, ArgsKwargs) else supported
 
     def __post_init__(self) -> None:
-        made = next(kind for kind in type(self).__mro__ if "__dataclass_fields__" in vars(kind))
-        if not is_pydantic_dataclass(made):
+        arguments_class = next(kind for kind in type(self).__mro__ if "__dataclass_fields__" in vars(kind))
+        if not is_pydantic_dataclass(arguments_class):
             self._take_checked()
         for name in self._VALID_DICT_FIELDS:
             setattr(self, name, _parsed_json(getattr(self, name)))

@@ -36,18 +36,18 @@ def _fingerprint(paths: list[Path]) -> str:
     ]
     sizes = [path.stat().st_size for path in files]
     stride = max(1, -(-sum(sizes) // (BLOCK * BLOCKS)))
-    seen = hashlib.sha256()
+    digest = hashlib.sha256()
     block = 0
     for path, size in zip(files, sizes, strict=True):
-        seen.update(f"{path.name} {size}\n".encode())
+        digest.update(f"{path.name} {size}\n".encode())
         blocks = -(-size // BLOCK)
         with path.open("rb") as file:
             for number in range(-block % stride, blocks, stride):
                 file.seek(number * BLOCK)
-                seen.update(file.read(BLOCK))
+                digest.update(file.read(BLOCK))
         block += blocks
     count = f"{len(files):,} files" if len(files) != 1 else "a file"
-    return f"{count} of {sum(sizes):,} bytes, sha256 {seen.hexdigest()[:16]}"
+    return f"{count} of {sum(sizes):,} bytes, sha256 {digest.hexdigest()[:16]}"
 
 
 def write_record(folder: Path, now: Fingerprints) -> None:

@@ -35,8 +35,8 @@ def job_environment(
     if problems := [*refused_env(spec.env, allowed), *unknown_secrets(spec.secrets, secrets)]:
         raise InvalidSpec(problems)
     variables = {**spec.env, **{name: secrets[name] for name in spec.secrets}}
-    if (whose := extensions_owner(spec)) is not None:
-        variables[EXTENSIONS_VARIABLE] = str(_extensions(root, whose, user) / built_for())
+    if (owner := extensions_owner(spec)) is not None:
+        variables[EXTENSIONS_VARIABLE] = str(_extensions(root, owner, user) / built_for())
     return variables
 
 
@@ -50,8 +50,8 @@ def extensions_owner(spec: JobSpec) -> str | None:
     return "deepspeed" if spec.resources.needs_a_launcher else None
 
 
-def _extensions(root: Path, whose: str, user: User | None) -> Path:
-    folder = root / EXTENSIONS / whose
+def _extensions(root: Path, owner: str, user: User | None) -> Path:
+    folder = root / EXTENSIONS / owner
     with suppress(OSError):
         builder = os.geteuid() if user is None else user.uid
         if folder.exists() and folder.lstat().st_uid != builder:
@@ -60,7 +60,7 @@ def _extensions(root: Path, whose: str, user: User | None) -> Path:
             remove(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
-            make_writable_folder(root, PurePosixPath(EXTENSIONS, whose), user)
+            make_writable_folder(root, PurePosixPath(EXTENSIONS, owner), user)
         # The folder's modification time is the time of its last use, even if no file in it changes.
         folder.touch()
     return folder

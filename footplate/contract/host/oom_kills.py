@@ -55,10 +55,10 @@ def _source(root: Path) -> Path:
             # In /proc/self/cgroup, only version 1 of cgroups names controllers. Each version counts in another file.
             mount, name = ("memory", "memory.oom_control") if controllers else ("", "memory.events")
             top = root / "sys/fs/cgroup" / mount
-            own = top / path.lstrip("/")
+            cgroup = top / path.lstrip("/")
             # A container sees its own cgroup at the top, but version 1 still names the path on the host. In version 2,
             # a cgroup without the memory controller is counted in the nearest parent that has it.
-            for folder in (own, *own.parents):
+            for folder in (cgroup, *cgroup.parents):
                 if (folder / name).is_file():
                     return folder / name
                 if folder == top:

@@ -151,16 +151,18 @@ def of_exception(error: BaseException, rank: int = 0) -> Verdict:
 
 
 def _failure(error: BaseException, code: str, hint: str | None, rank: int) -> Failure:
-    ours = error if isinstance(error, FootplateError) else None
-    message = ours.message if ours else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    our_error = error if isinstance(error, FootplateError) else None
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if our_error is not None:
+        message = our_error.message
     if isinstance(error, SystemExit):
         message = f"training called sys.exit({error.code!r})"
-    own = error.trace if isinstance(error, OwnCodeError) else None
-    trace = own or "".join(traceback.format_exception(error))
+    own_trace = error.trace if isinstance(error, OwnCodeError) else None
+    trace = own_trace or "".join(traceback.format_exception(error))
     return Failure(
-        code=code or (ours.code if ours else "error"),
+        code=code or (our_error.code if our_error else "error"),
         message=message[:2000],
-        hint=(ours.hint if ours else None) or hint or _note(error),
+        hint=(our_error.hint if our_error else None) or hint or _note(error),
         rank=rank,
         traceback=trace[-TRACEBACK_CHARS:],
     )

@@ -26,9 +26,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def scratch(node: NodeId, below: Path | None = None) -> Iterator[str]:
-    """Makes a locked folder below the temporary folder or `below`, and removes it at the end."""
-    root = below or temporary()
+def scratch(node: NodeId, parent: Path | None = None) -> Iterator[str]:
+    """Makes a locked folder below the temporary folder or `parent`, and removes it at the end."""
+    root = parent or temporary()
     root.mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(prefix=_prefix(node), dir=root)
     fd = os.open(folder, _FOLDER)
@@ -40,9 +40,9 @@ def scratch(node: NodeId, below: Path | None = None) -> Iterator[str]:
         os.close(fd)
 
 
-def sweep(node: NodeId, below: Path | None = None) -> None:
+def sweep(node: NodeId, parent: Path | None = None) -> None:
     """Removes the folders of this node's killed supervisors."""
-    for folder in (below or temporary()).glob(f"{_prefix(node)}*"):
+    for folder in (parent or temporary()).glob(f"{_prefix(node)}*"):
         with suppress(OSError):
             if time.time() - folder.lstat().st_mtime > YOUNG_SECONDS and not _is_held(folder):
                 remove(folder)

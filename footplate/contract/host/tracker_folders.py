@@ -57,6 +57,6 @@ def copy_earlier_files(order: Order) -> None:
     for name in FOLDERS if order.checkpoints else ():
         own_folder = order.files.outputs / name
         for attempt in range(order.attempt - 1, 0, -1):
-            theirs = order.artifacts / outputs_folder(order.job, attempt) / name
-            if theirs.is_dir() and not own_folder.exists():
-                shutil.copytree(theirs, own_folder, symlinks=True)
+            earlier_folder = order.artifacts / outputs_folder(order.job, attempt) / name
+            if earlier_folder.is_dir() and not own_folder.exists():
+                shutil.copytree(earlier_folder, own_folder, symlinks=True)

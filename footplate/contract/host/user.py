@@ -124,10 +124,10 @@ def give_fetched_files(root: Path, below: PurePosixPath, user: User) -> None:
 
     There is no link among the files, because only root has written to the folder so far.
     """
-    own = root / below
+    user_folder = root / below
     for parent, folders, names in os.walk(root, topdown=False):
         for path in (Path(parent, name) for name in (*names, *folders)):
-            if path.is_relative_to(own):
+            if path.is_relative_to(user_folder):
                 os.chown(path, user.uid, user.gid)
             else:
                 path.chmod(0o755 if path.is_dir() else 0o644)
@@ -141,20 +141,20 @@ def take_files_back(folder: Path, user: User) -> None:
     change_owner(folder, user.uid, os.geteuid(), os.getegid())
 
 
-def change_owner(folder: Path, was: int, uid: int, gid: int) -> None:
-    """Changes the owner of a folder and of all files in it that belong to `was`.
+def change_owner(folder: Path, old_uid: int, uid: int, gid: int) -> None:
+    """Changes the owner of a folder and of all files in it that belong to `old_uid`.
 
     Links are not followed. Hard links to files of other users do not change.
     """
     for _, folders, names, at in os.fwalk(folder, follow_symlinks=False):
         for name in (*names, *folders):
-            _change_owner(name, at, was, uid, gid)
-    _change_owner(str(folder), None, was, uid, gid)
+            _change_owner(name, at, old_uid, uid, gid)
+    _change_owner(str(folder), None, old_uid, uid, gid)
 
 
-def _change_owner(name: str, at: int | None, was: int, uid: int, gid: int) -> None:
+def _change_owner(name: str, at: int | None, old_uid: int, uid: int, gid: int) -> None:
     about = os.stat(name, dir_fd=at, follow_symlinks=False)
-    if about.st_uid != was:
+    if about.st_uid != old_uid:
         return
     os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
     if stat.S_ISDIR(about.st_mode):
