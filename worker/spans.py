@@ -40,10 +40,10 @@ class SpanExporter:
     """Exports the spans of one pool process from a thread. Spans are dropped if no collector answers."""
 
     def __init__(self) -> None:
-        own = Resource.create(
+        base = Resource.create(
             {SERVICE_NAME: "footplate", SERVICE_VERSION: version("footplate"), "footplate.role": "node"}
         )
-        self._provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+        self._provider = TracerProvider(resource=base.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self.tracer: Tracer = self._provider.get_tracer("footplate", version("footplate"))
 
@@ -65,8 +65,8 @@ class AttemptSpans:
             "footplate.node": node,
             "footplate.source": grant.source,
         }
-        above = TraceContextTextMapPropagator().extract({"traceparent": grant.traceparent or ""})
-        self._whole = tracer.start_span("supervise", above, attributes=about, start_time=since)
+        parent = TraceContextTextMapPropagator().extract({"traceparent": grant.traceparent or ""})
+        self._whole = tracer.start_span("supervise", parent, attributes=about, start_time=since)
         self._inside = set_span_in_context(self._whole)
         self._phase = tracer.start_span("claim", self._inside, start_time=since)
         self._runs_since = 0

@@ -31,7 +31,7 @@ def test_the_ranks_of_a_node_never_have_more_threads_than_cpus(
 
 @pytest.mark.parametrize(("text", "threads"), [("8", 8), (" 4,2", 4), ("", 3), ("0", 3), ("auto", 3)])
 def test_threads_are_those_of_omp_num_threads_or_the_usual_number(text: str, threads: int) -> None:
-    assert threads_of(text, usual=3) == threads
+    assert threads_of(text, default=3) == threads
 
 
 def test_boot_ids_sort_by_start_even_if_the_clock_is_set_back(

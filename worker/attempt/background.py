@@ -74,24 +74,24 @@ class Background:
                 self._open_tasks -= 1
             self._wake_supervisor()
 
-    def _retry_while_unreachable(self, what: str, do: Callable[[], T]) -> T | None:
+    def _retry_while_unreachable(self, copy: str, do: Callable[[], T]) -> T | None:
         """Calls `do` until the artifact store answers, and returns its result. Returns None after `close`.
 
-        `what` names the copy in notes, such as "the download of file_1".
+        `description` names the copy in notes, such as "the download of file_1".
         """
         for away in self._tries():
             try:
-                done = do()
+                result = do()
             except StoreUnreachable as error:
                 if not away:
                     self._note(
-                        f"the artifact store does not answer, so this is retried: {what}: {error}", code="store_away"
+                        f"the artifact store does not answer, so this is retried: {copy}: {error}", code="store_away"
                     )
                 continue
             if away:
-                text = f"the artifact store answers again after {away:.0f} s; done: {what}"
+                text = f"the artifact store answers again after {away:.0f} s; done: {copy}"
                 self._note(text, code="store_back", seconds=round(away, 1))
-            return done
+            return result
         return None
 
     def _tries(self) -> Iterator[float]:

@@ -33,19 +33,19 @@ class BuildFolder:
         """Makes the build folder, and returns the variable that names it. A job without extensions needs no folder."""
         if (owner := extensions_owner(self._spec)) is None:
             return {}
-        below = PurePosixPath(EXTENSIONS, owner)
-        builds = self._root / below
+        owner_folder = PurePosixPath(EXTENSIONS, owner)
+        builds = self._root / owner_folder
         if builds.exists() and builds.lstat().st_uid != os.geteuid():
             # These files belong to a user that all attempts shared, so code of any job may have changed them.
             remove(builds)
-        make_passable_folders(self._root, below)
+        make_passable_folders(self._root, owner_folder)
         close_to_lists(self._root, [EXTENSIONS])
         close_to_lists(self._root / EXTENSIONS, [owner])
         builds.touch()
         folder = Path(scratch, EXTENSIONS)
         name = sha256(self._project.encode()).hexdigest()[:16]
         if self._is_free(builds / f"{name}.lock"):
-            self.folder = folder = make_writable_folder(self._root, below / name, self._user)
+            self.folder = folder = make_writable_folder(self._root, owner_folder / name, self._user)
             change_owner(folder, os.geteuid(), self._user.uid, self._user.gid)
         return {EXTENSIONS_VARIABLE: str(folder / built_for())}
 

@@ -110,7 +110,7 @@ class Sender:
         if mark > self.acknowledged:
             self.acknowledged = min(mark, self.journal.last)
             self._sent = max(self._sent, self.acknowledged)
-            self._sent_bytes = [sent for sent in self._sent_bytes if sent[0] > self.acknowledged]
+            self._sent_bytes = [message for message in self._sent_bytes if message[0] > self.acknowledged]
             self._moved_at, self._silence = time.monotonic(), SILENCE_SECONDS
 
     def _rewind_if_lost(self, epoch: bytes | None, mark: bytes | None) -> None:

@@ -155,16 +155,16 @@ def _explanation(error: Exception, status: int | None, name: HubName, place: str
     from huggingface_hub import errors, get_token
 
     kind, where = name.kind, os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    what = f"the {kind} {name.repo}"
+    repository = f"the {kind} {name.repo}"
     token = "the nodes' HF_TOKEN" if get_token() else "an HF_TOKEN, which the nodes do not have"
     if isinstance(error, errors.GatedRepoError):
-        text = f"{what} is gated, and {where} does not give it to this node"
+        text = f"{repository} is gated, and {where} does not give it to this node"
         return f"{kind}_gated", text, f"accept its terms there, with the account of {token}"
     if isinstance(error, errors.RepositoryNotFoundError):
         text = f"{where} has no {kind} {name.repo}, or shows it to others only"
         return f"{kind}_not_found", text, f"look for a misspelt name; a private {kind} needs {token}"
     if isinstance(error, errors.RevisionNotFoundError):
-        text = f"{what} has no revision {name.revision!r}, or does not have it any longer"
+        text = f"{repository} has no revision {name.revision!r}, or does not have it any longer"
         return (
             f"{kind}_revision_not_found",
             text,
@@ -176,7 +176,7 @@ def _explanation(error: Exception, status: int | None, name: HubName, place: str
     if status in (401, 403):
         return (
             f"{kind}_not_allowed",
-            f"{where} does not give {what} to this node: HTTP status {status}",
+            f"{where} does not give {repository} to this node: HTTP status {status}",
             f"the {kind} needs {token}",
         )
     if isinstance(error, OSError) and error.errno is not None and not status:

@@ -107,10 +107,10 @@ class FetchThread(Background):
         return FetchFailure(code="hub_unreachable", message=text, hint="see the node's own log", may_retry=True)
 
     def _lines(self, pinned: dict[str, str]) -> Any:
-        wanted = [repository.model_copy(update={"commit": pinned.get(repository.place)}) for repository in self.items]
+        items = [repository.model_copy(update={"commit": pinned.get(repository.place)}) for repository in self.items]
         cache, is_read_by_all = self._settings.hub_path, self._is_for_another_user
         order = FetchOrder(
-            parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, items=wanted,
+            parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, items=items,
             stores=self._settings.stores_path, stores_allow=self._settings.stores_allow,
             stores_max_bytes=int(self._settings.stores_max_mb * 2**20),
         )  # fmt: skip
@@ -224,5 +224,5 @@ def _fetch_items(spec: JobSpec) -> list[FetchItem]:
     names: dict[str, set[str]] = {}
     for _, name in on_hub(spec.texts):
         names.setdefault(hub_name(name).place, set()).add(name)
-    hub = [FetchItem(place=place, names=sorted(same), commit=hub_name(place).commit) for place, same in names.items()]
+    hub = [FetchItem(place=place, names=sorted(group), commit=hub_name(place).commit) for place, group in names.items()]
     return hub + [FetchItem(place=url, names=[url]) for url in sorted({url for _, url in by_url(spec.texts)})]

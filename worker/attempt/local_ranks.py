@@ -46,8 +46,8 @@ class LocalRanks:
 
     def orders(self, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]) -> list[Order]:
         """Returns one order for each rank. `hub` maps each repository and URL to its files on this node."""
-        own = {} if self.owner.user is None else self.owner.user.environment(self.scratch)
-        variables = {**own, **environment, **self.owner.build_variables}
+        user_variables = {} if self.owner.user is None else self.owner.user.environment(self.scratch)
+        variables = {**user_variables, **environment, **self.owner.build_variables}
         return [self._order(rank, address, variables, hub) for rank in self._ranks]
 
     def gpus_of(self, rank: int) -> list[str]:
@@ -93,10 +93,10 @@ class LocalRanks:
         return str(folder)
 
 
-def threads_of(omp_num_threads: str, usual: int) -> int:
+def threads_of(omp_num_threads: str, default: int) -> int:
     """Returns the number of threads that an operator has set, or the usual number.
 
     OpenMP also accepts a number for each level of nested regions, such as `4,2`. torch has only the first level.
     """
     first = omp_num_threads.partition(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) > 0 else usual
+    return int(first) if first.isdecimal() and int(first) > 0 else default

@@ -53,8 +53,8 @@ class AttemptOutputs:
         """Downloads an earlier attempt's files. Returns False if a node did not upload all of them."""
         place = str(layout.attempt_folder(self._grant.job, attempt))
         paths = [file.path for file in self._store.files(place) if stays_inside(file.path)]
-        merged = merged_paths(paths, self._grant.nodes)
-        if merged is None and report is not None:
+        files = merged_paths(paths, self._grant.nodes)
+        if files is None and report is not None:
             report(f"the files in {place} are not used, because not all of them were uploaded")
 
         def fetch_file(path_and_key: tuple[str, str]) -> None:
@@ -64,10 +64,10 @@ class AttemptOutputs:
                 self._store.fetch(f"{place}/{key}", file)
                 self._fetched[path] = _size_and_time(file)
 
-        do_at_once(fetch_file, (merged or {}).items(), FILES_AT_ONCE)
-        if merged and self._grant.nodes == 1:
+        do_at_once(fetch_file, (files or {}).items(), FILES_AT_ONCE)
+        if files and self._grant.nodes == 1:
             self._make_links(self._store.read(f"{place}/{_mark(0, 1)}"))
-        return bool(merged)
+        return bool(files)
 
     def _make_links(self, mark: bytes) -> None:
         """Links outputs to their paths in the script's folder. `mark` is a JSON list of the paths."""
@@ -141,12 +141,12 @@ def merged_paths(uploaded: Iterable[str], nodes: int) -> dict[str, str] | None:
     paths = set(uploaded)
     if paths and not paths.issuperset(_mark(node, nodes) for node in range(nodes)):
         return None
-    merged: dict[str, str] = {}
+    files: dict[str, str] = {}
     for layer in (BEFORE, *(f"{NODES}/{node}" for node in range(nodes - 1, 0, -1))):
-        merged |= {path.removeprefix(f"{layer}/"): path for path in paths if path.startswith(f"{layer}/")}
-    merged |= {path: path for path in paths if not path.startswith(f"{NODES}/")}
-    copies = {path.removesuffix(f"/{STAGE}") for path in merged if path.endswith(f"/{STAGE}")}
-    return {path: where for path, where in merged.items() if path.partition("/")[0] not in copies}
+        files |= {path.removeprefix(f"{layer}/"): path for path in paths if path.startswith(f"{layer}/")}
+    files |= {path: path for path in paths if not path.startswith(f"{NODES}/")}
+    copies = {path.removesuffix(f"/{STAGE}") for path in files if path.endswith(f"/{STAGE}")}
+    return {path: where for path, where in files.items() if path.partition("/")[0] not in copies}
 
 
 def _mark(node: int, nodes: int) -> str:

@@ -82,10 +82,10 @@ class PrintedLines:
             lines.pop()
         if b"\r" in whole or b"\x1b" in whole:
             lines = [text for line in lines if (text := self._as_shown(line)) is not None]
-        taken = lines[: int(self._room)]
-        events = self._mark() + [self._event(line) for line in taken]
-        self._room -= len(taken)
-        self._left_out += len(lines) - len(taken)
+        reported_lines = lines[: int(self._room)]
+        events = self._mark() + [self._event(line) for line in reported_lines]
+        self._room -= len(reported_lines)
+        self._left_out += len(lines) - len(reported_lines)
         self.tail.extend(line[:MAX_LINE_CHARS] for line in lines[-TAIL_LINES:])
         return events
 
@@ -160,15 +160,15 @@ class Rank:
     @contextmanager
     def opened(self) -> Iterator[tuple[int, int, int]]:
         """Opens a socket and two pipes. Yields the descriptors for the new process, and closes its ends afterwards."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        ours.setblocking(False)
-        self._listen(ours.fileno(), ours, partial(self._read_events, ours))
+        supervisor_socket, rank_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        rank_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        supervisor_socket.setblocking(False)
+        self._listen(supervisor_socket.fileno(), supervisor_socket, partial(self._read_events, supervisor_socket))
         ends = [self._pipe(lines) for lines in self._lines.values()]
         try:
-            yield theirs.fileno(), ends[0], ends[1]
+            yield rank_socket.fileno(), ends[0], ends[1]
         finally:
-            theirs.close()
+            rank_socket.close()
             for end in ends:
                 os.close(end)
 

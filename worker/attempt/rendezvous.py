@@ -63,12 +63,12 @@ class Rendezvous:
         """Returns why ranks of this node cannot reach the rendezvous, or None if they can."""
         if not self._has_several_nodes or self._address is None or self._claimed is None:
             return None
-        own, (host, _) = self._claimed.getsockname()[0], host_and_port(self._address)
-        if can_reach(own, host):
+        address, (host, _) = self._claimed.getsockname()[0], host_and_port(self._address)
+        if can_reach(address, host):
             return None
         text = (
-            f"the ranks cannot connect: node {node} has the address {own}, and the first node of this job has {host}, "
-            "but a loopback address is valid on one machine only"
+            f"the ranks cannot connect: node {node} has the address {address}, and the first node of this job has "
+            f"{host}, but a loopback address is valid on one machine only"
         )
         hint = "set FOOTPLATE_NODE_ADDRESS, on the node with a loopback address, to one that the other nodes can reach"
         return Verdict(Reason.NOT_BUILDABLE, Failure(code="unreachable_node", message=text, hint=hint))
@@ -80,9 +80,9 @@ class Rendezvous:
         Then only the first rank has the socket, so that connections are refused once that rank is dead.
         """
         if not self._has_several_nodes:
-            with bound_socket(LOOPBACK) as own:
-                own.listen()
-                yield RendezvousAddress(LOOPBACK, own.getsockname()[1], None, own)
+            with bound_socket(LOOPBACK) as server:
+                server.listen()
+                yield RendezvousAddress(LOOPBACK, server.getsockname()[1], None, server)
             return
         assert self._address is not None
         assert self._claimed is not None
@@ -160,9 +160,9 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def can_reach(own: str, host: str) -> bool:
+def can_reach(address: str, host: str) -> bool:
     """Returns False if only one of two addresses is a loopback address, because that reaches its own machine only."""
-    return _is_loopback(own) == _is_loopback(host)
+    return _is_loopback(address) == _is_loopback(host)
 
 
 def _is_loopback(host: str) -> bool:

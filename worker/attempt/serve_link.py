@@ -104,8 +104,8 @@ class ServeLink:
             return
         self._has_room.clear()
         self._has_room.wait(FULL_SECONDS)
-        while (gone := self._client.lpop(withdrawn)) is not None:
-            self._withdraw(gone.decode())  # type: ignore[union-attr]
+        while (request_id := self._client.lpop(withdrawn)) is not None:
+            self._withdraw(request_id.decode())  # type: ignore[union-attr]
 
     def _take(self, popped: Any) -> None:
         if popped is None:

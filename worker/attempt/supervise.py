@@ -251,8 +251,8 @@ def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
 
 def _check_stops(attempt: Attempt, now: float) -> None:
     _check_drain(attempt)
-    left = attempt.grant.time_left_seconds
-    if left is not None and attempt.running_seconds(now) > left:
+    seconds_left = attempt.grant.time_left_seconds
+    if seconds_left is not None and attempt.running_seconds(now) > seconds_left:
         attempt.stopping.follow(Stop(because="time_limit", mode=StopMode.CHECKPOINT, within_seconds=LAST_SAVE_SECONDS))
     attempt.stopping.send_due_signals(now)
 

@@ -272,8 +272,8 @@ class Stopping:
 
         A stop with another cause or mode replaces the current one, but never ends later.
         """
-        current, ours = self.stop, stop.because in ("drain", "time_limit")
-        if current is not None and (ours or (current.because, current.mode) == (stop.because, stop.mode)):
+        current, is_of_worker = self.stop, stop.because in ("drain", "time_limit")
+        if current is not None and (is_of_worker or (current.because, current.mode) == (stop.because, stop.mode)):
             return
         now = time.monotonic()
         until = now + stop.within_seconds
@@ -282,8 +282,8 @@ class Stopping:
             self._escalations = [(now, signal.SIGKILL)]
             return
         self._training.request_stop(stop.mode)
-        left = self._until - now
-        self._escalations = [(now + left * TERM_SHARE, signal.SIGTERM), (now + left * KILL_SHARE, signal.SIGKILL)]
+        seconds = self._until - now
+        self._escalations = [(now + seconds * TERM_SHARE, signal.SIGTERM), (now + seconds * KILL_SHARE, signal.SIGKILL)]
 
     def due_in(self, longest: float) -> float:
         """Returns the seconds until the next signal, at most `longest`."""

@@ -45,10 +45,10 @@ class Canary:
         self._sent_at = 0.0
         self._back_at = time.monotonic()
 
-    def record(self, seen: int) -> None:
+    def record(self, number: int) -> None:
         """Records the number of the newest canary that came back, and sends the next canary when it is due."""
         now = time.monotonic()
-        if seen >= self._sent:
+        if number >= self._sent:
             self._back_at = now
             if now - self._sent_at >= self._every:
                 self._send(now)

@@ -25,7 +25,7 @@ def visible(gpus: list[Gpu], devices: str | None) -> list[Gpu]:
     """
     if devices is None or not gpus:
         return gpus
-    left: list[Gpu] = []
+    visible_gpus: list[Gpu] = []
     for name in filter(None, map(str.strip, devices.split(","))):
         if name in NO_MORE:
             break
@@ -33,8 +33,8 @@ def visible(gpus: list[Gpu], devices: str | None) -> list[Gpu]:
         if not named:
             uuids = ", ".join(f"{at} ({gpu.uuid})" for at, gpu in enumerate(gpus))
             raise SettingsError(f"CUDA_VISIBLE_DEVICES names {name!r}, but the GPUs of this machine are: {uuids}.")
-        left += [gpu for gpu in named[:1] if gpu not in left]
-    return left
+        visible_gpus += [gpu for gpu in named[:1] if gpu not in visible_gpus]
+    return visible_gpus
 
 
 NO_MORE = ("-1", "NoDevFiles")

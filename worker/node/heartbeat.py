@@ -110,10 +110,10 @@ class Heartbeat(threading.Thread):
     def _listen(self, client: redis.Redis) -> None:
         until = time.monotonic() + self._settings.beat_seconds
         key = keys.node_reply(self._node.id, self._node.boot)
-        while not self._wanted.is_set() and (left := until - time.monotonic()) > 0:
+        while not self._wanted.is_set() and (seconds_left := until - time.monotonic()) > 0:
             # The wait is short while journals are being sent, or while the catalogue is not known yet.
             longest = 0.1 if self.resender.senders or self._catalogue is None else 0.5
-            popped = client.blpop([key], timeout=max(0.01, min(left, longest, BLOCK_SECONDS)))
+            popped = client.blpop([key], timeout=max(0.01, min(seconds_left, longest, BLOCK_SECONDS)))
             if popped is not None:
                 self._receive(popped[1])
             # A killed supervisor leaves its journal. Its job is retried once the journal is sent.
@@ -142,13 +142,13 @@ class Heartbeat(threading.Thread):
         if reply.refused and reply.refused != self._refused:
             log.error("the service gives this node no work: %s", reply.refused)
         self._refused = reply.refused
-        wish = self._node.folder.drain_by_control
-        if reply.drain and not wish.exists():
+        drain_file = self._node.folder.drain_by_control
+        if reply.drain and not drain_file.exists():
             log.info("control drains this node")
-            wish.touch()
-        elif not reply.drain and wish.exists():
+            drain_file.touch()
+        elif not reply.drain and drain_file.exists():
             log.info("control has ended the drain: this node takes attempts again")
-            wish.unlink()
+            drain_file.unlink()
 
     def _message(self, running: list[RunningAttempt]) -> NodeBeat:
         self._number += 1
@@ -187,9 +187,9 @@ def _catalogue(node: Node, settings: WorkerSettings) -> Catalogue | None:
     """
     with suppress(FileNotFoundError):
         written = json.loads(node.folder.catalogue.read_text())
-        held = {name: Described(name=name, group=SECRETS, args={}) for name in sorted(node.secrets)}
+        secrets = {name: Described(name=name, group=SECRETS, args={}) for name in sorted(node.secrets)}
         hubs = {HUB_ON: Described(name=HUB_ON, group=HUBS, args={})} if settings.hub == "on" else {}
-        return Catalogue.model_validate({**written, SECRETS: held, HUBS: hubs})
+        return Catalogue.model_validate({**written, SECRETS: secrets, HUBS: hubs})
     return None
 
 

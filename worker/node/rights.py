@@ -41,18 +41,18 @@ _TEST_PREFIX = ".tmp-rights"
 
 def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
     """Returns training's users. Raises SettingsError if the operator named a user that training cannot run as."""
-    wanted = settings.training_user
-    users = _range(wanted, settings) if wanted else USUAL
-    named = _named(wanted) if wanted and users is None else None
+    setting = settings.training_user
+    users = _range(setting, settings) if setting else USUAL
+    named = _named(setting) if setting and users is None else None
     if os.geteuid() != 0:
-        if wanted and users is not None:
+        if setting and users is not None:
             raise _unusable(
-                wanted,
+                setting,
                 "only a node that root starts can run training as other users; start it as root or unset the variable",
             )
         if named is not None and named.uid != os.geteuid():
             raise _unusable(
-                wanted,
+                setting,
                 "only a node that root starts can run training as another user; start it as root or unset the variable",
             )
         return Rights()
@@ -65,8 +65,8 @@ def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
         if settings.bucket is None and settings.artifacts_path.is_dir():
             close_to_lists(settings.artifacts_path, _UNLISTED)
         return _logged(Rights(user=named, users=users))
-    if wanted:
-        raise _unusable(wanted, why)
+    if setting:
+        raise _unusable(setting, why)
     text = f"training runs as root, with all rights of this node, because {user} cannot run here: {why}"
     return _logged(Rights(exposed=f"{text}. Fix that and restart the node, or set FOOTPLATE_TRAINING_USER=root"))
 
@@ -98,8 +98,8 @@ def _named(text: str) -> User:
     return User(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=home)
 
 
-def _unusable(wanted: str, why: str) -> SettingsError:
-    return SettingsError(f"FOOTPLATE_TRAINING_USER={wanted!r} cannot be used: {why}.")
+def _unusable(setting: str, why: str) -> SettingsError:
+    return SettingsError(f"FOOTPLATE_TRAINING_USER={setting!r} cannot be used: {why}.")
 
 
 def _logged(rights: Rights) -> Rights:
@@ -128,14 +128,14 @@ def _test_folders(user: User, settings: WorkerSettings, folder: NodeFolder) -> I
     store = folder.work if settings.bucket else settings.artifacts_path
     roots = [folder.root / EXTENSIONS, temporary()]
     roots += [store] if settings.bucket or store.is_dir() else []
-    made: list[Path] = []
+    test_folders: list[Path] = []
     try:
         for root in roots:
-            made.append(root / f"{_TEST_PREFIX}-{os.getpid()}")
-            make_writable_folder(root.parent, PurePosixPath(root.name, made[-1].name), user)
-        yield made
+            test_folders.append(root / f"{_TEST_PREFIX}-{os.getpid()}")
+            make_writable_folder(root.parent, PurePosixPath(root.name, test_folders[-1].name), user)
+        yield test_folders
     finally:
-        for path in made:
+        for path in test_folders:
             remove(path)
 
 

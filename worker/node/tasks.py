@@ -83,9 +83,9 @@ def request_grant(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]
 def _answer(client: redis.Redis, claim: Claim) -> Grant | Denial | None:
     key = keys.reply(claim.claim)
     deadline = time.monotonic() + CLAIM_RETRY_SECONDS
-    while (left := deadline - time.monotonic()) > 0:
+    while (seconds_left := deadline - time.monotonic()) > 0:
         # Redis waits for ever if the timeout is 0.
-        popped = client.blpop([key], timeout=max(left, 0.01))
+        popped = client.blpop([key], timeout=max(seconds_left, 0.01))
         if popped is None:
             return None
         try:
