@@ -80,14 +80,14 @@ def _copy_database(url: str, folder: Path) -> None:
     password = {} if parsed.password is None else {"PGPASSWORD": str(parsed.password)}
     dump = ["pg_dump", "--format=custom", f"--file={folder / 'footplate.dump'}", plain]
     try:
-        done = subprocess.run(dump, env=os.environ | password, capture_output=True, text=True, check=False)
+        process = subprocess.run(dump, env=os.environ | password, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise CannotBackUp(
             "pg_dump is not on PATH",
             hint="install PostgreSQL's client programs, at least of the server's version",
         ) from error
-    if done.returncode:
-        raise CannotBackUp(f"pg_dump failed: {done.stderr.strip()}", hint="fix the cause, and run this again")
+    if process.returncode:
+        raise CannotBackUp(f"pg_dump failed: {process.stderr.strip()}", hint="fix the cause, and run this again")
 
 
 def _copy_sqlite(source: Path, target: Path) -> None:

@@ -82,7 +82,7 @@ class Catalogues(PolledCache):
 
     def __init__(self, db: Database) -> None:
         super().__init__(db)
-        self._seen = ""
+        self._bodies_json = ""
         self.current: Catalogue | None = None
         """The union of all catalogues. None: no node has announced a catalogue, so any component's name is accepted."""
         self.announced: list[Catalogue] = []
@@ -97,10 +97,10 @@ class Catalogues(PolledCache):
     async def _read(self) -> None:
         bodies, roots = await self._db.read(lambda conn: (nodes.catalogues(conn), nodes.file_roots(conn)))
         self.roots = [None if text is None else FileRoots.model_validate_json(text) for text in roots]
-        seen = json.dumps(bodies, sort_keys=True)
-        if seen != self._seen:
+        bodies_json = json.dumps(bodies, sort_keys=True)
+        if bodies_json != self._bodies_json:
             self.announced = [catalogue for body in bodies if (catalogue := read_catalogue(body)) is not None]
-            self._seen, self.current = seen, _union(self.announced)
+            self._bodies_json, self.current = bodies_json, _union(self.announced)
 
 
 def _union(catalogues: list[Catalogue]) -> Catalogue | None:

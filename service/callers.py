@@ -78,9 +78,11 @@ class Caller:
     def require(self, needed: Needed) -> None:
         """Raises Forbidden if the caller lacks the scope. The error names the scope."""
         if not self.may(needed.scope):
-            has = ", ".join(sorted(self.scopes)) or "none"
+            scopes = ", ".join(sorted(self.scopes)) or "none"
             hint = "ask the administrator of the project for a key with that scope"
-            raise Forbidden(f"the request needs a key with the scope '{needed.scope}'; this key has: {has}", hint=hint)
+            raise Forbidden(
+                f"the request needs a key with the scope '{needed.scope}'; this key has: {scopes}", hint=hint
+            )
         if needed.everywhere and not self.is_everywhere:
             text = f"the request acts on every project, but this key is valid for project {self.reach!r} only"
             raise Forbidden(text, hint=f"use a key of project '{EVERYWHERE}' with the scope '{needed.scope}'")

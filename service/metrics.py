@@ -69,8 +69,8 @@ def _control(counts: Mapping[str, int]) -> bytes:
     """Formats control's counters as Prometheus reads them. Control may be another process, so no registry has them."""
     lines = []
     for name, value in counts.items():
-        bare, brace, label = name.partition("{")
-        full = prometheus_name(bare)
-        head = f"# TYPE {full} {'gauge' if bare in GAUGES else 'counter'}"
+        name_only, brace, label = name.partition("{")
+        full = prometheus_name(name_only)
+        head = f"# TYPE {full} {'gauge' if name_only in GAUGES else 'counter'}"
         lines += [*([head] if head not in lines else []), f"{full}{brace}{label} {value}"]
     return "".join(f"{line}\n" for line in lines).encode()

@@ -242,8 +242,8 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, FootplateError)
         if isinstance(error, Unavailable):
             # %r escapes line breaks in the path, which could forge lines of the log.
-            what = request.method, request.scope["path"], error.status, error.message, request.scope[REQUEST_ID]
-            log.warning("%s %r got %d: %s, request_id=%s", *what)
+            details = request.method, request.scope["path"], error.status, error.message, request.scope[REQUEST_ID]
+            log.warning("%s %r got %d: %s, request_id=%s", *details)
         return of_error(request.scope, error)
 
     async def framework(request: Request, error: Exception) -> Response:

@@ -34,7 +34,7 @@ def _checked(path: str, kind: str, tokenizer: str) -> dict[str, Any]:
     command = [sys.executable, "-I", "-m", "service.check_rows", path, kind, tokenizer]
     try:
         # The check gets no environment variables, because they contain keys.
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env={},
             stdin=subprocess.DEVNULL,
@@ -42,7 +42,7 @@ def _checked(path: str, kind: str, tokenizer: str) -> dict[str, Any]:
             timeout=KILLED_AFTER_SECONDS,
             check=True,
         )
-        report: dict[str, Any] = json.loads(done.stdout)
+        report: dict[str, Any] = json.loads(process.stdout)
     except subprocess.TimeoutExpired:
         return _unchecked(f"the check was ended after {KILLED_AFTER_SECONDS:g} s")
     except subprocess.CalledProcessError as error:

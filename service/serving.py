@@ -260,8 +260,8 @@ class _Exchange:
     async def _receive(self) -> bool:
         """Waits a moment for pieces of the answer. Returns False if none arrived. Raises if the session has ended."""
         key = keys.serving_answer(self._request.id)
-        left = self._deadline - time.monotonic()
-        seconds = LOOK_SECONDS if self._is_started else min(LOOK_SECONDS, max(left, SHORTEST_LOOK_SECONDS))
+        seconds_left = self._deadline - time.monotonic()
+        seconds = LOOK_SECONDS if self._is_started else min(LOOK_SECONDS, max(seconds_left, SHORTEST_LOOK_SECONDS))
         try:
             popped = await self._redis.blpop([key], timeout=seconds)
             # Pieces may have come while the session's state was read.
@@ -318,10 +318,10 @@ class _Exchange:
             detail = f"the serving session {row.id} has not started this request, because it answers others"
             raise NotServedYet(detail, hint="try again in a moment")
         why = f"{row.state}, {row.message or row.reason}" if row is not None else "deleted"
-        others = await self._services.db.read(partial(running_sessions, project=self._services.project))
+        sessions = await self._services.db.read(partial(running_sessions, project=self._services.project))
         hint = "try again in a moment"
-        if others:
-            other = others[0].id
+        if sessions:
+            other = sessions[0].id
             hint = f"session {other} holds a slot, and still gets requests; `footplate cancel {other}` frees the slot"
         raise NotServedYet(f"the serving session {self._session} has not started: {why}", hint=hint)
 

@@ -53,12 +53,12 @@ class Tracing(Untraced):
     """The tracing of one process. A thread sends the spans, and drops them if the collector is unreachable."""
 
     def __init__(self, role: str) -> None:
-        own = Resource.create(
+        resource = Resource.create(
             {SERVICE_NAME: "footplate", SERVICE_VERSION: version("footplate"), "footplate.role": role}
         )
         self.ids = Ids()
         self._provider = TracerProvider(
-            resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False, id_generator=self.ids
+            resource=resource.merge(OTELResourceDetector().detect()), shutdown_on_exit=False, id_generator=self.ids
         )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self.tracer: Tracer = self._provider.get_tracer("footplate", version("footplate"))

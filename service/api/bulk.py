@@ -88,10 +88,12 @@ async def bulk_jobs(request: Request) -> BulkOutcome:
     outcomes: list[BulkItem] = []
     for first in range(0, len(ids), AT_ONCE):
         outcomes += await asyncio.gather(*(_apply(services, bulk, job) for job in ids[first : first + AT_ONCE]))
-    done = [JobId(outcome.job) for outcome in outcomes if outcome.error is None]
-    for job in done:
+    changed_jobs = [JobId(outcome.job) for outcome in outcomes if outcome.error is None]
+    for job in changed_jobs:
         services.changed(job)
-    audit.info("%s of %d jobs of project %s by %s", bulk.action, len(done), services.project, services.caller.by)
+    audit.info(
+        "%s of %d jobs of project %s by %s", bulk.action, len(changed_jobs), services.project, services.caller.by
+    )
     return BulkOutcome(data=tuple(outcomes), next_cursor=cursor)
 
 
@@ -122,7 +124,7 @@ async def _selected(services: Services, bulk: Bulk) -> tuple[Sequence[str], str 
     states = sorted(possible if where.state is None else possible & set(where.state))
     if not states:
         return [], None
-    wanted = JobFilter(
+    job_filter = JobFilter(
         project=services.project,
         states=states,
         tag=where.tag,
@@ -130,7 +132,7 @@ async def _selected(services: Services, bulk: Bulk) -> tuple[Sequence[str], str 
         created_after=milliseconds(where.created_after),
         created_before=milliseconds(where.created_before),
     )
-    page = await services.db.read(partial(job_list.page, filter=wanted, cursor=bulk.cursor, limit=MOST))
+    page = await services.db.read(partial(job_list.page, filter=job_filter, cursor=bulk.cursor, limit=MOST))
     return [row.id for row in page.rows], page.next_cursor
 
 
@@ -139,11 +141,11 @@ async def _apply(services: Services, bulk: Bulk, job: str) -> BulkItem:
 
     def write(conn: Connection) -> tuple[JobState | None, list[str]]:
         if bulk.action is Action.DELETE:
-            done: tuple[JobState | None, list[str]] = None, delete(conn, services.project, JobId(job), now_ms())
+            result: tuple[JobState | None, list[str]] = None, delete(conn, services.project, JobId(job), now_ms())
         else:
-            done = _verb(services, bulk)(conn, JobId(job)).state, []
+            result = _verb(services, bulk)(conn, JobId(job)).state, []
         reached(Moment.BEFORE_VERB_COMMITS)
-        return done
+        return result
 
     try:
         if not is_id(job, "job"):

@@ -83,10 +83,10 @@ async def create_bundle(request: Request, response: Response) -> Bundle:
     services = services_of(request)
     require_code(services)
     _require_zip(request)
-    kept, is_new = await store_bundle(services, body_of(request, MAX_BYTES, _too_large))
+    bundle, is_new = await store_bundle(services, body_of(request, MAX_BYTES, _too_large))
     response.status_code = 201 if is_new else 200
-    response.headers["Location"] = f"/bundles/{kept.sha256}"
-    return _bundle(kept)
+    response.headers["Location"] = f"/bundles/{bundle.sha256}"
+    return _bundle(bundle)
 
 
 async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tuple[BundleRow, bool]:
@@ -97,15 +97,15 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
         files = json.dumps([[entry.path, entry.bytes] for entry in entries])
         unpacked = sum(entry.bytes for entry in entries)
         row = BundleRow(services.project, upload.sha256, upload.bytes, unpacked, files, now_ms())
-        kept, is_new = await keep(
+        bundle, is_new = await keep(
             services.settings.store,
             str(layout.bundle_file(upload.sha256)),
             upload,
             lambda put: services.db.write(partial(BUNDLES.keep, row=row, put=put)),
         )
     if is_new:
-        audit.info("bundle %s of project %s stored by %s", kept.sha256, services.project, services.caller.by)
-    return kept, is_new
+        audit.info("bundle %s of project %s stored by %s", bundle.sha256, services.project, services.caller.by)
+    return bundle, is_new
 
 
 def _require_zip(request: Request) -> None:

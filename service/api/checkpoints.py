@@ -201,9 +201,9 @@ async def _pin(services: Services, job: JobId, checkpoint: str) -> CheckpointRow
     """
     artifacts = services.settings.store
     while not (row := require_committed(await _row(services, job, checkpoint))).is_pinned:
-        aside = await asyncio.to_thread(pins.link_pinned, artifacts, row)
-        has_links = partial(pins.has_links, artifacts, aside)
-        write = partial(pin, project=services.project, job_id=job, name=row.id, aside=aside, has_links=has_links)
+        pinned_path = await asyncio.to_thread(pins.link_pinned, artifacts, row)
+        has_links = partial(pins.has_links, artifacts, pinned_path)
+        write = partial(pin, project=services.project, job_id=job, name=row.id, path=pinned_path, has_links=has_links)
         await services.db.write(partial(write, now=now_ms(), by=services.caller.by))
         checkpoint = row.id
     return row

@@ -68,11 +68,11 @@ LastStep = Annotated[int | None, Query(**_STEP, description="Only points of this
 )
 async def summarize_metrics(request: Request, response: Response, job: JobPath) -> MetricSummaryList | Response:
     services = services_of(request)
-    project, asked = services.project, job_id(job)
+    project, requested_id = services.project, job_id(job)
 
     def read(conn: Connection) -> list[MetricSummary]:
-        jobs.get(conn, project, asked)
-        return summaries(conn, asked)
+        jobs.get(conn, project, requested_id)
+        return summaries(conn, requested_id)
 
     metrics = await services.db.read(read)
     if wants(request, CSV):
@@ -146,10 +146,10 @@ async def _series(
     """Returns curves. They are read and encoded in a thread, some at a time, so that the event loop stays free."""
     services = services_of(request)
     some_names = None if names is None else _different(split_names(names), "names", names)
-    chosen = await services.db.read(lambda conn: _chosen(conn, services, job_ids, some_names, selection.points))
+    names_by_job = await services.db.read(lambda conn: _chosen(conn, services, job_ids, some_names, selection.points))
     encode = _csv_lines if wants(request, CSV) else _json
     pieces: list[str] = []
-    for job, part in _in_parts(chosen, POINTS_PER_READ // selection.points):
+    for job, part in _in_parts(names_by_job, POINTS_PER_READ // selection.points):
 
         def read(conn: Connection, job: JobId = job, part: Sequence[str] = part) -> list[str]:
             curves = series(
@@ -170,8 +170,8 @@ async def _series(
     return Response(body, 200, VARIES, "application/json")
 
 
-def _in_parts(chosen: Sequence[tuple[JobId, list[str]]], most: int) -> Iterator[tuple[JobId, list[str]]]:
-    for job, names in chosen:
+def _in_parts(names_by_job: Sequence[tuple[JobId, list[str]]], most: int) -> Iterator[tuple[JobId, list[str]]]:
+    for job, names in names_by_job:
         for first in range(0, len(names), most):
             yield job, names[first : first + most]
 
@@ -182,12 +182,12 @@ def _chosen(
     """Returns the names of the curves of each job. Raises NotFound, or InvalidQuery for too many points."""
     for job in job_ids:
         jobs.get(conn, services.project, job)
-    chosen = [(job, names_of(conn, job) if names is None else names) for job in job_ids]
-    count = sum(len(some) for _, some in chosen)
+    names_by_job = [(job, names_of(conn, job) if names is None else names) for job in job_ids]
+    count = sum(len(some) for _, some in names_by_job)
     if count * points > MOST_IN_ALL:
         detail = f"{count} curves of {points} points each exceed the limit of {MOST_IN_ALL:,} points in one answer"
         raise InvalidQuery([Problem("/query/points", "too_many", detail, "request fewer points, names or jobs")])
-    return chosen
+    return names_by_job
 
 
 def _different(entries: Iterable[str], parameter: str, text: str) -> list[str]:
@@ -210,7 +210,7 @@ def _csv_lines(curve: Series) -> str:
 
 
 def _rows_of(curve: Series) -> Iterator[tuple[Any, ...]]:
-    attempt, upcoming = 0, {begun.first: begun.attempt for begun in curve.attempts}
+    attempt, upcoming = 0, {started.first: started.attempt for started in curve.attempts}
     for place, point in enumerate(zip(curve.x, curve.y, strict=True)):
         attempt = upcoming.get(place, attempt)
         yield curve.job, curve.name, attempt, *point

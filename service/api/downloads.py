@@ -66,15 +66,15 @@ def download(
         except RangeNotSatisfiable:
             file.close()
             raise
-    first, behind = part or (0, info.bytes)
-    headers["Content-Length"] = str(behind - first)
+    first, end = part or (0, info.bytes)
+    headers["Content-Length"] = str(end - first)
     if part is not None:
-        headers["Content-Range"] = f"bytes {first}-{behind - 1}/{info.bytes}"
+        headers["Content-Range"] = f"bytes {first}-{end - 1}/{info.bytes}"
     if request.method == "HEAD":
         file.close()
         return Response(None, 200, headers, media_type)
     file.seek(first)
-    return StreamingResponse(_sent(file, behind - first, name), 206 if part else 200, headers, media_type)
+    return StreamingResponse(_sent(file, end - first, name), 206 if part else 200, headers, media_type)
 
 
 def requested_range(header: str | None, size: int) -> tuple[int, int] | None:
@@ -88,10 +88,10 @@ def requested_range(header: str | None, size: int) -> tuple[int, int] | None:
     match = _RANGE.fullmatch(text)
     first, last = match.groups() if match else ("", "")
     start = int(first) if first else max(size - int(last or 0), 0)
-    behind = min(int(last) + 1, size) if first and last else size
-    if start >= behind:
+    end = min(int(last) + 1, size) if first and last else size
+    if start >= end:
         raise RangeNotSatisfiable(f"the file has {size:,} bytes, so it does not have the range {header!r}", size=size)
-    return start, behind
+    return start, end
 
 
 def attachment(name: str) -> str:

@@ -88,10 +88,10 @@ async def create_file(request: Request, response: Response, name: Name = None, t
     services = services_of(request)
     limit = most_bytes(services)
     name, body = await _named(request, name, limit, partial(too_large, limit))
-    kept, is_new = await store_file(services, name, body, tokenizer=tokenizer)
+    file, is_new = await store_file(services, name, body, tokenizer=tokenizer)
     response.status_code = 201 if is_new else 200
-    response.headers["Location"] = f"/files/{kept.id}"
-    return _file(kept)
+    response.headers["Location"] = f"/files/{file.id}"
+    return _file(file)
 
 
 def most_bytes(services: Services) -> int:
@@ -133,15 +133,15 @@ async def store_file(
             return FILES.keep(conn, row, put)
 
         path = str(layout.UPLOADS / file)
-        kept, is_new = await keep(
+        stored, is_new = await keep(
             services.settings.store, path, upload, lambda put: services.db.write(partial(write, put=put))
         )
-    if _says_more(report, kept.report, has_tokens=tokenizer is not None):
+    if _says_more(report, stored.report, has_tokens=tokenizer is not None):
         await services.db.write(partial(set_report, row=row))
-        kept = replace(kept, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
+        stored = replace(stored, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
     if is_new:
         audit.info("file %s (%s) of project %s stored by %s", file, name, services.project, services.caller.by)
-    return kept, is_new
+    return stored, is_new
 
 
 def _says_more(report: dict[str, Any], stored: str | None, *, has_tokens: bool) -> bool:

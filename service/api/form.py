@@ -40,9 +40,9 @@ class FormFile:
     `fields` is complete once all pieces are read, because fields may come before the file or after it.
     """
 
-    def __init__(self, boundary: bytes, body: AsyncIterator[bytes], known: Collection[str] = ()) -> None:
+    def __init__(self, boundary: bytes, body: AsyncIterator[bytes], names: Collection[str] = ()) -> None:
         self.fields: dict[str, str] = {}
-        self._known = known
+        self._known = names
         self._field: str | None = None
         self._value = bytearray()
         self._body = body
@@ -108,9 +108,9 @@ class FormFile:
         if self._is_file:
             return
         if self._field not in self._known:
-            others = f"; fields that need no filename: {', '.join(self._known)}" if self._known else ""
+            other_fields = f"; fields that need no filename: {', '.join(self._known)}" if self._known else ""
             name = (self._field or "")[:80]
-            raise _wrong(f"the field {name!r} of the form is not a file, because it has no filename{others}")
+            raise _wrong(f"the field {name!r} of the form is not a file, because it has no filename{other_fields}")
         if self._field in self.fields:
             raise _wrong(f"the form has {self._field!r} twice")
 

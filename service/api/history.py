@@ -137,11 +137,11 @@ async def list_lines(
 ) -> LineList | Response:
     """Returns a page. Each page searches a limited number of events, so it may be empty although a next page exists."""
     services = services_of(request)
-    wanted = LineFilter(job_id(job), stream, rank, grep)
+    line_filter = LineFilter(job_id(job), stream, rank, grep)
 
     def read(conn: Connection) -> LinePage:
-        head = jobs.get(conn, services.project, wanted.job).last_no
-        return log_lines.page(conn, wanted, after, limit, head)
+        head = jobs.get(conn, services.project, line_filter.job).last_no
+        return log_lines.page(conn, line_filter, after, limit, head)
 
     page = await services.db.read(read)
     following = str(page.last) if page.has_more else None

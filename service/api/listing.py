@@ -58,7 +58,7 @@ async def list_jobs(
     limit: Annotated[int, Query(description="The most jobs of a page.", ge=1, le=200)] = 50,
 ) -> JobList:
     services = services_of(request)
-    wanted = JobFilter(
+    job_filter = JobFilter(
         project=services.project,
         states=read_states(state),
         tag=tag,
@@ -72,7 +72,7 @@ async def list_jobs(
     require_known("include", "unknown_choice", included, INCLUDABLE)
 
     def read(conn: Connection) -> JobList:
-        page = job_list.page(conn, wanted, sort=sort, cursor=cursor, limit=limit)
+        page = job_list.page(conn, job_filter, sort=sort, cursor=cursor, limit=limit)
         nodes = attempts.nodes_of(conn, [row.id for row in page.rows if row.state.holds_slots])
         data = tuple(views.job(row, nodes.get(row.id, ())) for row in page.rows)
         return JobList(

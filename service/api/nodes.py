@@ -39,8 +39,8 @@ async def list_nodes(request: Request) -> NodeList:
 
 def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
     """Returns the active jobs that this caller may see. Other jobs only count as used slots of their node."""
-    wanted = services.caller.limit
-    return frozenset(job.id for job in jobs.active(conn) if wanted in (None, job.project))
+    project = services.caller.limit
+    return frozenset(job.id for job in jobs.active(conn) if project in (None, job.project))
 
 
 @router.post(

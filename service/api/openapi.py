@@ -169,9 +169,13 @@ def describe(app: FastAPI) -> Json:
 
 def _failure(meaning: str, answer: Response) -> Json:
     content = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": json.loads(bytes(answer.body))}
-    own = [name.title().replace("Www", "WWW") for name in answer.headers if not name.startswith("content-")]
-    headers = {name: {"schema": {"type": "string"}, "required": True} for name in own}
-    return {"description": meaning, **({"headers": headers} if own else {}), "content": {problems.MEDIA_TYPE: content}}
+    names = [name.title().replace("Www", "WWW") for name in answer.headers if not name.startswith("content-")]
+    headers = {name: {"schema": {"type": "string"}, "required": True} for name in names}
+    return {
+        "description": meaning,
+        **({"headers": headers} if names else {}),
+        "content": {problems.MEDIA_TYPE: content},
+    }
 
 
 def _parameters(path: str, operation: Json) -> None:
@@ -247,7 +251,7 @@ def _link(paths: Json, schemas: Json) -> None:
         reference = answer.get("content", {}).get(JSON, {}).get("schema", {}).get("$ref", "")
         properties = schemas.get(reference.rpartition("/")[2], {}).get("properties", {})
         links: Json = {}
-        for path, others in paths.items():
+        for path, methods in paths.items():
             head, _, rest = path.partition("{")
             place = rest.partition("}")[0]
             source = "id" if "id" in properties else place
@@ -255,7 +259,7 @@ def _link(paths: Json, schemas: Json) -> None:
                 parameters = {place: f"$response.body#/{source}"}
                 links |= {
                     other["operationId"]: {"operationId": other["operationId"], "parameters": parameters}
-                    for other in others.values()
+                    for other in methods.values()
                 }
         if links:
             answer["links"] = links
@@ -266,8 +270,8 @@ def _add_schema(schemas: Json, name: str, schema: Json) -> None:
     definitions = schema.pop("$defs", {})
     schema.pop("$schema", None)
     schema.pop("$id", None)
-    for inner, value in {**definitions, name: schema}.items():
-        schemas.setdefault(inner, _moved(value))
+    for schema_name, value in {**definitions, name: schema}.items():
+        schemas.setdefault(schema_name, _moved(value))
 
 
 def _moved(value: Any) -> Any:

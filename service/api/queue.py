@@ -14,7 +14,7 @@ from service.api.views import moment, resource_values
 from service.deps import StrictRoute, job_id, services_of
 from service.jobs import waiting
 from service.jobs.needs import Needs
-from service.jobs.waiting import Key, Page, QueuePlace
+from service.jobs.waiting import Key, QueuePage, QueuePlace
 from service.problems import InvalidQuery
 from service.store import jobs
 from service.store.times import now_ms, text_of
@@ -46,11 +46,11 @@ async def get_queue(
     project = services.caller.limit
     wanted_job = None if job is None else job_id(job)
 
-    behind = None if cursor is None else _read(cursor)
+    after = None if cursor is None else _read(cursor)
 
-    def read(conn: Connection) -> tuple[Page, tuple[int, int]]:
+    def read(conn: Connection) -> tuple[QueuePage, tuple[int, int]]:
         if wanted_job is None:
-            return waiting.page(conn, project, behind, limit), count(conn, project)
+            return waiting.page(conn, project, after, limit), count(conn, project)
         if project is not None:
             jobs.get(conn, project, wanted_job)
         return waiting.of_job(conn, project, wanted_job), count(conn, project)
@@ -72,7 +72,7 @@ def _read(cursor: str) -> Key:
 
 def _queued(place: QueuePlace, row: WaitingRow, now: int) -> QueuedJob:
     needs = Needs.from_json(row.needs)
-    others = {
+    values = {
         "job": row.id,
         "pool": needs.pool,
         "needs": str(needs),
@@ -82,4 +82,4 @@ def _queued(place: QueuePlace, row: WaitingRow, now: int) -> QueuedJob:
         "waited_s": max(0, now - row.waits_since) / 1000,
         "starts_after": moment(row.not_before),
     }
-    return QueuedJob(**resource_values(row, QueuedJob, **others))
+    return QueuedJob(**resource_values(row, QueuedJob, **values))

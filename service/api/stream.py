@@ -29,7 +29,7 @@ from footplate.contract.lifecycle import JobState
 from service.api.history import After, Kinds, read_kinds
 from service.api.views import flat
 from service.deps import JobPath, Services, StrictRoute, job_id, refuse_nul, refuse_unknown, services_of
-from service.events.tail import Channel, Page, View
+from service.events.tail import Channel, EventPage, View
 from service.problems import InvalidQuery
 from service.server import SOCKET, Connection, close_code, close_reason, text_frame
 from service.store.rows import EventRow
@@ -96,7 +96,7 @@ class Reader:
     def place(self) -> str:
         return f"after={self.cursor}"
 
-    async def first(self) -> Page:
+    async def first(self) -> EventPage:
         """Returns the first page. Raises NotFound, or InvalidQuery for a bad cursor, before the answer begins."""
         page = await self._page()
         if self.cursor > page.head:
@@ -125,7 +125,7 @@ class Reader:
             while not await self._news(page):
                 yield self.format.idle
 
-    async def _news(self, page: Page) -> bool:
+    async def _news(self, page: EventPage) -> bool:
         """Waits for news of the job. Returns False if a ping is due first."""
         if not self.format.idle:
             await self.channel.news(page)
@@ -137,10 +137,10 @@ class Reader:
             return False
         return True
 
-    async def _page(self) -> Page:
+    async def _page(self) -> EventPage:
         return await self.channel.after(self.cursor, View(self.format.render, self.kinds))
 
-    async def _page_when_there_is_sql(self) -> Page:
+    async def _page_when_there_is_sql(self) -> EventPage:
         """Returns the next page. Waits while the database is unreachable, and keeps the stream open meanwhile."""
         while True:
             try:

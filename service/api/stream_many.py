@@ -27,7 +27,7 @@ from service.api.history import read_kinds
 from service.api.listing import milliseconds, read_states
 from service.api.stream import read_number, seconds_between, serve
 from service.deps import Services, StrictRoute, job_id
-from service.events.tail import LOOK_SECONDS, MOST_JOBS, WINDOW_MS, Channel, Page, View
+from service.events.tail import LOOK_SECONDS, MOST_JOBS, WINDOW_MS, Channel, EventPage, View
 from service.problems import InvalidQuery, comma_list
 from service.server import text_frame
 from service.store import job_list
@@ -145,14 +145,14 @@ class ManyJobs:
 
     async def _join_matching(self, filter: JobFilter) -> None:
         opened, since = id_at(now_ms()), self._since - WINDOW_MS if self._wanted.since is None else self._since
-        seen = await self._tail.job_watch.since(filter, since)
-        if len(seen.heads) > MOST_JOBS:
+        matching = await self._tail.job_watch.since(filter, since)
+        if len(matching.heads) > MOST_JOBS:
             detail = f"more than {MOST_JOBS:,} jobs match, and a stream follows at most that many"
             raise InvalidQuery([Problem("/query", "too_many_jobs", detail, "name a tag, or states")])
         if self._wanted.since is None:
             # Jobs that ended before this socket was opened are not sent, but are followed if they are resumed.
-            self._ended_at |= {head.job: head.last_no for head in seen.heads if head.is_over and head.job < opened}
-        self._join_new(seen.heads)
+            self._ended_at |= {head.job: head.last_no for head in matching.heads if head.is_over and head.job < opened}
+        self._join_new(matching.heads)
         self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
         self._look_at = time.monotonic() + LOOK_SECONDS
 
@@ -218,7 +218,7 @@ class ManyJobs:
             return page.body
         return page.body + self._caught_up(job, followed, page)
 
-    def _caught_up(self, job: JobId, followed: Followed, page: Page) -> bytes:
+    def _caught_up(self, job: JobId, followed: Followed, page: EventPage) -> bytes:
         frame = b"" if followed.is_live else _frame(f'{{"job":"{job}","caught_up":{page.last}}}')
         followed.is_live = True
         return frame + self._ended(job, page.state) if page.is_end else frame
@@ -236,10 +236,10 @@ class ManyJobs:
         """Starts to follow the jobs that match the filter now. If SQL is unreachable, the next search finds them."""
         self._look_at = time.monotonic() + LOOK_SECONDS
         with suppress(Unavailable):
-            seen = await self._tail.job_watch.look(filter)
-            self._join_new(seen.heads)
-            if seen.at - WINDOW_MS > self._since + WINDOW_MS:
-                self._since = seen.at - WINDOW_MS
+            matching = await self._tail.job_watch.look(filter)
+            self._join_new(matching.heads)
+            if matching.at - WINDOW_MS > self._since + WINDOW_MS:
+                self._since = matching.at - WINDOW_MS
                 self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
 
     def _join_new(self, heads: Sequence[job_list.JobHead]) -> None:

@@ -103,9 +103,9 @@ async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callabl
     """
     if isinstance(store, RemoteStore):
         await asyncio.to_thread(upload.put, store, path)
-    kept = await write(partial(upload.link, store, path))
+    row = await write(partial(upload.link, store, path))
     await asyncio.to_thread(upload.put, store, path)
-    return kept
+    return row
 
 
 async def remover(store: Store, path: str) -> Callable[[], None]:

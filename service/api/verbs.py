@@ -137,7 +137,7 @@ async def apply(services: Services, job: str, verb: Verb) -> tuple[JobRow, list[
         reached(Moment.BEFORE_VERB_COMMITS)
         return look(conn, services.project, changed)
 
-    done = await services.db.write(write)
+    result = await services.db.write(write)
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(changed)
-    return done
+    return result

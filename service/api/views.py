@@ -28,14 +28,14 @@ def etag(version: int) -> str:
     return f'"{version}"'
 
 
-def resource_values(row: Any, resource: type[Resource], **others: Any) -> Json:
-    """Returns the values of a resource's fields: those in `others`, and else the row's columns of the same names."""
+def resource_values(row: Any, resource: type[Resource], **values: Any) -> Json:
+    """Returns the values of a resource's fields: those in `values`, and else the row's columns of the same names."""
     row_class: Any = type(row)
     for name, show in _common(row_class, resource):
-        if name not in others:
+        if name not in values:
             value = getattr(row, name)
-            others[name] = value if show is None or value is None else show(value)
-    return others
+            values[name] = value if show is None or value is None else show(value)
+    return values
 
 
 @cache
@@ -107,7 +107,7 @@ def checkpoint_fields(row: CheckpointRow) -> Json:
 
 def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId]) -> Node:
     on_node = [source for source in sources if source.node == row.id]
-    others = {
+    values = {
         "state": node_state(row),
         "takes_work": row.takes_work,
         "message": row.why_not,
@@ -115,7 +115,7 @@ def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId])
         "jobs": tuple(sorted({source.job_id for source in on_node if source.job_id in visible})),
         "actions": _node_actions(row, is_used=bool(on_node)),
     }
-    return Node(**resource_values(row, Node, **others))
+    return Node(**resource_values(row, Node, **values))
 
 
 def _node_actions(row: NodeRow, *, is_used: bool) -> tuple[str, ...]:

@@ -307,10 +307,10 @@ def webhook_id(text: str) -> WebhookId:
     return WebhookId(text)
 
 
-def _audit(services: Services, row: WebhookRow, what: str) -> None:
+def _audit(services: Services, row: WebhookRow, action: str) -> None:
     """Logs a change with the URL's host only, because the path of many receivers is a secret."""
     host = read_url(row.url).authority
-    audit.info("webhook %s (%s, project %s) %s by %s", row.id, host, row.project, what, services.caller.by)
+    audit.info("webhook %s (%s, project %s) %s by %s", row.id, host, row.project, action, services.caller.by)
 
 
 def _fields(row: WebhookRow) -> dict[str, Any]:

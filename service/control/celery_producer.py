@@ -83,16 +83,16 @@ def send_all(
     producer: CeleryProducer, rows: Sequence[UnclaimedSource]
 ) -> tuple[list[UnclaimedSource], Exception | None]:
     """Sends messages until one fails. Returns the rows whose messages were sent, and the error."""
-    sent: list[UnclaimedSource] = []
+    sent_rows: list[UnclaimedSource] = []
     for row in rows:
         try:
             producer.send(row.node, row.job_id, row.attempt, row.fence)
         except Exception as error:
             if not _is_broker_unreachable(error):
                 raise
-            return sent, error
-        sent.append(row)
-    return sent, None
+            return sent_rows, error
+        sent_rows.append(row)
+    return sent_rows, None
 
 
 def _is_broker_unreachable(error: Any) -> bool:

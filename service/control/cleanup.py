@@ -46,8 +46,8 @@ async def prune(state: ControlState) -> None:
     errors = await in_thread(prune_deleted, artifacts, await state.db.read(jobs.deleted))
     for job, error in errors.items():
         log.warning("the files of the deleted job %s cannot be removed: %s; control tries again", job, error)
-    lost = await state.db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
-    late = await in_thread(prune_late, artifacts, lost)
+    lost_attempts = await state.db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
+    late = await in_thread(prune_late, artifacts, lost_attempts)
     if late:
         log.info(
             "removed %d checkpoints that lost attempts had saved and not reported. The first is %s", len(late), late[0]

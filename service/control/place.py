@@ -40,8 +40,8 @@ async def place(state: ControlState) -> None:
                 reached(Moment.AFTER_PLACE_COMMITS)
             state.counts.attempts_placed += len(started)
             state.announce(started)
-        if plan.changed or plan.gone:
-            await state.write(lambda conn: queue.explain(conn, plan.changed, plan.gone))
+        if plan.changed or plan.removed_shapes:
+            await state.write(lambda conn: queue.explain(conn, plan.changed, plan.removed_shapes))
     if not plan.placements:
         memory.queue_state = plan.queue_state
     await _want_slots(state, plan.yielding)

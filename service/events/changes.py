@@ -104,7 +104,7 @@ class Collector:
         self.job, self.now, self.sources, self.rotated_status = job, now, sources, rotated_status
         self.changes = JobChanges(job, job.last_no)
 
-    def take(self, batch: Batch, source: SourceRow, done: IngestEffects) -> None:
+    def take(self, batch: Batch, source: SourceRow, effects: IngestEffects) -> None:
         key = (source.attempt, source.source)
         if (changed := self.changes.sources.get(key)) is None:
             is_current = holds(self.job, source, batch.attempt, batch.fence, batch.claim)
@@ -113,15 +113,15 @@ class Collector:
             self._declare_gap(changed, batch.first - 1)
         for event in batch.events:
             if event.seq <= changed.watermark:
-                done.duplicate += 1
+                effects.duplicate += 1
             elif event.seq > changed.watermark + 1:
-                done.ahead += 1
+                effects.ahead += 1
             elif changed.is_done:
-                done.stale += 1
+                effects.stale += 1
             else:
                 changed.watermark = event.seq
-                self._keep(event, changed, done)
-        done.watermarks[self.job.id, source.attempt, source.source] = changed.watermark
+                self._keep(event, changed, effects)
+        effects.watermarks[self.job.id, source.attempt, source.source] = changed.watermark
 
     def _declare_gap(self, changed: SourceChanges, last: int) -> None:
         """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark past them."""
@@ -134,19 +134,19 @@ class Collector:
         gap = events.own_event(self.job.id, self.changes.no, source.attempt, Kind.GAP, data, self.now)
         self.changes.rows.append(gap)
 
-    def _keep(self, event: IncomingEvent, changed: SourceChanges, done: IngestEffects) -> None:
+    def _keep(self, event: IncomingEvent, changed: SourceChanges, effects: IngestEffects) -> None:
         if self.job.state.is_terminal:
-            done.late += 1
+            effects.late += 1
         else:
             self.changes.no += 1
-            done.stored += 1
+            effects.stored += 1
             source = changed.source
             kind, text = event.kind, event.text
             if kind == Kind.STATE and not self._reports_running(event, changed):
                 # A state that the job does not enter is stored as a note, so that `state` events match the job's row.
                 kind, text = Kind.NOTE, json.dumps({"message": self._note_text(event, source)})
             elif kind == Kind.GAP:
-                done.gaps += 1
+                effects.gaps += 1
             self.changes.rows.append(
                 EventRow(
                     self.job.id, self.changes.no, source.attempt, source.source, event.seq, event.rank, kind, event.at,

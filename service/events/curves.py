@@ -53,8 +53,8 @@ class Bucket:
     nos: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, column: Column, first: int, behind: int) -> Bucket:
-        values = column.values[first:behind]
+    def of(cls, column: Column, first: int, end: int) -> Bucket:
+        values = column.values[first:end]
         numbers, odd = values, None
         if column.has_odd and (odd_places := [place for place, value in enumerate(values) if type(value) is str]):
             numbers, odd = [value for value in values if type(value) is not str], column.point(first + odd_places[0])
@@ -62,7 +62,7 @@ class Bucket:
         if numbers:
             least = column.point(first + values.index(min(numbers)))
             most = column.point(first + values.index(max(numbers)))
-        return cls(behind - first, column.highest_step(first, behind), least, most, odd, column.nos[first:behind])
+        return cls(end - first, column.highest_step(first, end), least, most, odd, column.nos[first:end])
 
     @classmethod
     def read(cls, values: list[Any]) -> Bucket:
@@ -129,12 +129,12 @@ class Curve:
             self.open.append(_nothing())
         first, end = 0, len(column.values)
         while first < end:
-            behind = min(end, first + FAN - self.open[0].count)
-            some = Bucket.of(column, first, behind)
+            until = min(end, first + FAN - self.open[0].count)
+            some = Bucket.of(column, first, until)
             self.whole.add(some)
             self.open[0].add(some)
             self.open[0].nos += some.nos
-            first = behind
+            first = until
             if self.open[0].count == FAN:
                 yield from self._close()
 
@@ -170,8 +170,8 @@ class Column:
     def point(self, place: int) -> Point:
         return self.values[place], self.nos[place], self.ats[place], self.steps[place], self.epochs[place]
 
-    def highest_step(self, first: int, behind: int) -> int | None:
-        some: list[Any] = self.steps[first:behind]
+    def highest_step(self, first: int, end: int) -> int | None:
+        some: list[Any] = self.steps[first:end]
         # Nearly always every event has a step, and then max() runs in C.
         return max(some) if None not in some else max((step for step in some if step is not None), default=None)
 
@@ -179,9 +179,9 @@ class Column:
     def of(cls, points: Iterable[Point]) -> Column | None:
         """Makes a column from values of any kind. Returns None if none of the values is a point."""
         numbers = [(as_number(value), *rest) for value, *rest in points]
-        if not (kept := [point for point in numbers if point[0] is not None]):
+        if not (numeric := [point for point in numbers if point[0] is not None]):
             return None
-        values, nos, ats, steps, epochs = map(list, zip(*kept, strict=True))
+        values, nos, ats, steps, epochs = map(list, zip(*numeric, strict=True))
         return cls(nos, ats, steps, epochs, values, any(type(value) is str for value in values))
 
 
@@ -264,10 +264,10 @@ def _column(name: str, runs: list[_Run]) -> Column | None:
 
 def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
     """Adds new points to the stored curves of their jobs. The caller holds the jobs' locks."""
-    wanted = [(job, attempt) for job, points in gathered.items() for attempt in points.attempts]
-    if not wanted:
+    attempts = [(job, attempt) for job, points in gathered.items() for attempt in points.attempts]
+    if not attempts:
         return
-    rows = curves.of_attempts(conn, wanted)
+    rows = curves.of_attempts(conn, attempts)
     ends = {(row.job_id, row.attempt, row.name): Curve.read(row.body) for row in rows}
     untils = {(row.job_id, row.attempt, row.name): row.until for row in rows}
     names: dict[tuple[JobId, int], int] = {}

@@ -42,47 +42,50 @@ def ingest(
     With `service_frees`, control deletes the folders of checkpoints that training no longer keeps. Otherwise the node
     has deleted these folders already.
     """
-    done = IngestEffects()
-    wanted = {batch.job for batch in read.batches}
-    held = jobs.lock_many(conn, wanted)
-    sources = attempts.sources_of_many(conn, held)
+    effects = IngestEffects()
+    job_ids = {batch.job for batch in read.batches}
+    locked_jobs = jobs.lock_many(conn, job_ids)
+    sources = attempts.sources_of_many(conn, locked_jobs)
     rotated_status = checkpoints.DELETING if service_frees else checkpoints.DELETED
     collectors = {
-        job_id: Collector(job, now, _now_of(job, sources.values()), rotated_status) for job_id, job in held.items()
+        job_id: Collector(job, now, _now_of(job, sources.values()), rotated_status)
+        for job_id, job in locked_jobs.items()
     }
     for batch in read.batches:
         key = (batch.job, batch.attempt, batch.source)
         source = sources.get(key)
         if source is None and batch.events:
             # The job was deleted. Acknowledge its events, or the node would send them again and again.
-            done.watermarks[key] = max(done.watermarks.get(key, 0), batch.events[-1].seq)
+            effects.watermarks[key] = max(effects.watermarks.get(key, 0), batch.events[-1].seq)
         if source is None or source.claim != batch.claim:
-            done.stale += len(batch.events)
-            done.replies[batch.claim] = AttemptReply(claim=batch.claim, superseded=True, closed=True)
+            effects.stale += len(batch.events)
+            effects.replies[batch.claim] = AttemptReply(claim=batch.claim, superseded=True, closed=True)
         else:
-            collectors[batch.job].take(batch, source, done)
+            collectors[batch.job].take(batch, source, effects)
     changes_of = {job_id: collector.changes for job_id, collector in collectors.items()}
     events.insert_many(conn, [row for changes in changes_of.values() for row in changes.rows])
     curves.keep(conn, {job_id: changes.points for job_id, changes in changes_of.items()})
     for changes in changes_of.values():
-        _write(conn, changes, now, done, retry_backoff_seconds)
+        _write(conn, changes, now, effects, retry_backoff_seconds)
     for reason, raw in read.dead:
         events.insert_dead(conn, reason, raw, now)
-    done.dead += len(read.dead)
+    effects.dead += len(read.dead)
     reached(Moment.BEFORE_INGEST_COMMITS)
-    if done.closed:
+    if effects.closed:
         reached(Moment.BEFORE_CLOSE_COMMITS)
-    return done
+    return effects
 
 
 def _now_of(job: JobRow, sources: Iterable[SourceRow]) -> list[SourceRow]:
     return [source for source in sources if (source.job_id, source.attempt) == (job.id, job.attempt)]
 
 
-def _write(conn: Connection, changes: JobChanges, now: int, done: IngestEffects, retry_backoff_seconds: float) -> None:
+def _write(
+    conn: Connection, changes: JobChanges, now: int, effects: IngestEffects, retry_backoff_seconds: float
+) -> None:
     """Writes the changes of one job, and closes its attempt if all of its sources have ended."""
     job_id = changes.job.id
-    _record(conn, changes, now, done)
+    _record(conn, changes, now, effects)
     for row in changes.committed:
         checkpoints.insert_checkpoint(conn, row)
     for paths, status in changes.marks:
@@ -95,25 +98,25 @@ def _write(conn: Connection, changes: JobChanges, now: int, done: IngestEffects,
     for changed in changes.sources.values():
         _save_source(conn, changed, now)
     _start_running(conn, changes, now)
-    _close(conn, changes, now, done, retry_backoff_seconds)
+    _close(conn, changes, now, effects, retry_backoff_seconds)
     if changes.committed:
         rotate(conn, job_id)
-    _answer(changes, done)
-    done.refused += sum(status == checkpoints.CORRUPT for _, status in changes.marks)
-    done.refused += sum(why.startswith("checkpoint ") for why, _ in changes.troubles)
+    _answer(changes, effects)
+    effects.refused += sum(status == checkpoints.CORRUPT for _, status in changes.marks)
+    effects.refused += sum(why.startswith("checkpoint ") for why, _ in changes.troubles)
     for reason, raw in changes.troubles:
         events.insert_dead(conn, reason, raw, now)
-    done.dead += len(changes.troubles)
+    effects.dead += len(changes.troubles)
 
 
-def _record(conn: Connection, changes: JobChanges, now: int, done: IngestEffects) -> None:
+def _record(conn: Connection, changes: JobChanges, now: int, effects: IngestEffects) -> None:
     job = changes.job
     before = _continue(conn, changes)
     columns: dict[str, Any] = {}
     is_cut = False
     if changes.rows:
         columns["last_no"] = changes.no
-        done.jobs.add(job.id)
+        effects.jobs.add(job.id)
     if changes.progress is not None:
         columns["progress"] = changes.progress
     if changes.metrics:
@@ -172,7 +175,9 @@ def _start_running(conn: Connection, changes: JobChanges, now: int) -> None:
     attempts.change(conn, job.id, job.attempt, running_at=now)
 
 
-def _close(conn: Connection, changes: JobChanges, now: int, done: IngestEffects, retry_backoff_seconds: float) -> None:
+def _close(
+    conn: Connection, changes: JobChanges, now: int, effects: IngestEffects, retry_backoff_seconds: float
+) -> None:
     """Ends the attempt if all of its sources have ended. If one source failed, sends stop requests to the others."""
     if not any(changed.is_current and changed.end is not None for changed in changes.sources.values()):
         return
@@ -180,25 +185,25 @@ def _close(conn: Connection, changes: JobChanges, now: int, done: IngestEffects,
     if going_on := [source for source in sources if source.done is None and source.claim is not None]:
         stop = multi_node.stop_of(sources)
         for source in going_on if stop else ():
-            done.replies[ClaimId(str(source.claim))] = AttemptReply(
+            effects.replies[ClaimId(str(source.claim))] = AttemptReply(
                 claim=ClaimId(str(source.claim)), stop=stop, watermark=source.watermark
             )
         return
     job = jobs.lock(conn, changes.job.id)
     if job is not None:
         end = AttemptEnd.of(multi_node.decisive(sources))
-        conclude(conn, job, end, now, done, retry_backoff_seconds=retry_backoff_seconds)
-        done.closed += 1
+        conclude(conn, job, end, now, effects, retry_backoff_seconds=retry_backoff_seconds)
+        effects.closed += 1
 
 
-def _answer(changes: JobChanges, done: IngestEffects) -> None:
+def _answer(changes: JobChanges, effects: IngestEffects) -> None:
     """Adds a reply for each source that has ended, was replaced, or has a new stored checkpoint."""
     stored_step = changes.committed[-1].step if changes.committed else None
     for changed in changes.sources.values():
         claim = changed.source.claim
         if claim is None or (changed.is_current and not changed.is_done and stored_step is None):
             continue
-        done.replies[claim] = AttemptReply(
+        effects.replies[claim] = AttemptReply(
             claim=claim,
             superseded=not (changed.is_current or changed.is_done),
             watermark=changed.watermark,

@@ -27,14 +27,14 @@ def latest(before: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any],
 
     New values replace those of `before`. If there are too many names, the names in `before` stay.
     """
-    kept: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     size = 2
     for name, value in (before | new).items():
         cost = len(json.dumps({name: value})) if _fits(name, value) else MAX_METRICS_BYTES
-        if len(kept) < MAX_NAMES and size + cost <= MAX_METRICS_BYTES:
-            kept[name] = value
+        if len(metrics) < MAX_NAMES and size + cost <= MAX_METRICS_BYTES:
+            metrics[name] = value
             size += cost
-    return kept, len(kept) < len(before.keys() | new.keys())
+    return metrics, len(metrics) < len(before.keys() | new.keys())
 
 
 def _fits(name: str, value: Any) -> bool:
@@ -44,15 +44,15 @@ def _fits(name: str, value: Any) -> bool:
 
 def result_of(result: dict[str, Any]) -> dict[str, Any]:
     """Returns the first fields of an attempt's result, as many as a row keeps, with a remark if fields are left out."""
-    kept: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     size = 2
     for name, value in result.items():
         size += len(json.dumps({str(name)[:MAX_RESULT_BYTES]: json_safe(value)}))
         if size > MAX_RESULT_BYTES:
-            kept["left_out"] = f"a result has {MAX_RESULT_BYTES // 1024} KiB; the rest is in the attempt's last event"
+            fields["left_out"] = f"a result has {MAX_RESULT_BYTES // 1024} KiB; the rest is in the attempt's last event"
             break
-        kept[name] = value
-    return kept
+        fields[name] = value
+    return fields
 
 
 def failure_of(error: Failure) -> Failure:

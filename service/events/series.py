@@ -64,15 +64,15 @@ def _summary(name: str, pieces: Sequence[_CurvePiece]) -> MetricSummary:
         value, no, at, step, epoch = point
         return SeenMetric(value=value, no=no, step=step, epoch=epoch, at=at, attempt=attempt)
 
-    kept = [piece for piece in pieces if piece.count]
-    extremes = [(*piece.extremes(), piece.attempt) for piece in kept]
+    drawable = [piece for piece in pieces if piece.count]
+    extremes = [(*piece.extremes(), piece.attempt) for piece in drawable]
     least = [(low, attempt) for low, _, attempt in extremes if low is not None]
     most = [(high, attempt) for _, high, attempt in extremes if high is not None]
     return MetricSummary(
         name=name,
         count=sum(piece.curve.whole.count for piece in pieces),
         not_finite=sum(piece.curve.odd for piece in pieces),
-        last=seen(kept[-1].last(), kept[-1].attempt),
+        last=seen(drawable[-1].last(), drawable[-1].attempt),
         # If several attempts have the same lowest or highest value, the earliest attempt counts.
         min=seen(*min(least, key=_value)) if least else None,
         max=seen(*max(most, key=_value)) if most else None,
@@ -121,10 +121,10 @@ def _stored_curves(conn: Connection, job: JobId) -> dict[tuple[int, str], tuple[
     }
 
 
-def _next_begins(found: Iterable[tuple[int, Curve]]) -> dict[int, int | None]:
+def _next_begins(curves: Iterable[tuple[int, Curve]]) -> dict[int, int | None]:
     """Returns, for each attempt, the lowest step that a later attempt logged, or None if no later one logged a step."""
     first: dict[int, int | None] = {}
-    for attempt, curve in found:
+    for attempt, curve in curves:
         first[attempt] = _lower(first.get(attempt), curve.begins)
     lowest: int | None = None
     lowest_later: dict[int, int | None] = {}
@@ -140,7 +140,7 @@ def _lower(*steps: int | None) -> int | None:
 def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axis: Axis) -> Series:
     """Returns the curve of a metric. Points that lack a value on this axis are left out."""
     place = _PLACES[axis]
-    kept = sum(piece.count for piece in pieces)
+    point_count = sum(piece.count for piece in pieces)
     # A group is drawn with two points, or with three if some values are not finite. The curve's ends add two points.
     groups = (points - 2) // (3 if any(piece.curve.odd for piece in pieces) else 2)
     attempts: list[SeriesAttempt] = []
@@ -150,15 +150,15 @@ def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axi
     for piece in pieces:
         if piece.count:
             attempts.append(SeriesAttempt(attempt=piece.attempt, first=len(xs)))
-            few = max(1, groups * piece.count // kept - 1)
-            shown = piece.exactly() if kept <= points else piece.in_groups(few)
+            few = max(1, groups * piece.count // point_count - 1)
+            shown = piece.exactly() if point_count <= points else piece.in_groups(few)
             placed = [point for point in shown if point[place] is not None]
             xs += [point[place] for point in placed]
             ys += [point[0] for point in placed]
             steps += [point[3] for point in placed]
     return Series(
         job=job, name=name, count=sum(piece.curve.whole.count for piece in pieces),
-        left_out=sum(piece.left_out for piece in pieces), exact=kept <= points, attempts=tuple(attempts),
+        left_out=sum(piece.left_out for piece in pieces), exact=point_count <= points, attempts=tuple(attempts),
         x=tuple(xs), y=tuple(ys), steps=None if axis == "step" else tuple(steps),
     )  # fmt: skip
 
@@ -171,24 +171,24 @@ class _CurvePiece:
     ) -> None:
         self._conn, self._events = conn, events
         self.attempt, self._name, self.curve = attempt, name, curve
-        self._behind = curve.whole.count if before is None else self._place_of(before)
-        self.left_out = curve.whole.count - self._behind
+        self._until = curve.whole.count if before is None else self._place_of(before)
+        self.left_out = curve.whole.count - self._until
         if steps.last is not None:
-            self._behind = min(self._behind, self._place_of(steps.last + 1))
-        self._first = 0 if steps.first is None else min(self._behind, self._place_of(steps.first))
+            self._until = min(self._until, self._place_of(steps.last + 1))
+        self._first = 0 if steps.first is None else min(self._until, self._place_of(steps.first))
 
     @property
     def count(self) -> int:
-        return self._behind - self._first
+        return self._until - self._first
 
     def last(self) -> Point:
-        return self.curve.last if self._is_whole else self._points(self._behind - 1, self._behind)[0]
+        return self.curve.last if self._is_whole else self._points(self._until - 1, self._until)[0]
 
     def extremes(self) -> tuple[Point | None, Point | None]:
         """Returns the lowest and the highest point that are numbers."""
         if self._is_whole:
             return self.curve.whole.least, self.curve.whole.most
-        ((_, least, most, _),) = _grouped(self._buckets(len(self.curve.open), 0, self._behind), self.count)
+        ((_, least, most, _),) = _grouped(self._buckets(len(self.curve.open), 0, self._until), self.count)
         return least, most
 
     @property
@@ -196,7 +196,7 @@ class _CurvePiece:
         return self.count == self.curve.whole.count
 
     def exactly(self) -> list[Point]:
-        return self._points(self._first, self._behind)
+        return self._points(self._first, self._until)
 
     def in_groups(self, groups: int) -> list[Point]:
         """Divides the points into at most `groups` groups, and returns the points to show, in order.
@@ -208,26 +208,26 @@ class _CurvePiece:
         # much.
         while self.count / FAN ** (level + 1) >= groups / 4:
             level += 1
-        grouped = _grouped(self._buckets(level, self._first, self._behind), self.count / groups)
-        chosen = {point[1]: point for _, *shown in grouped for point in shown if point is not None}
-        ends = (*self._points(self._first, self._first + 1), *self._points(self._behind - 1, self._behind))
-        chosen |= {point[1]: point for point in ends}
-        return [chosen[no] for no in sorted(chosen)]
+        grouped = _grouped(self._buckets(level, self._first, self._until), self.count / groups)
+        points = {point[1]: point for _, *shown in grouped for point in shown if point is not None}
+        ends = (*self._points(self._first, self._first + 1), *self._points(self._until - 1, self._until))
+        points |= {point[1]: point for point in ends}
+        return [points[no] for no in sorted(points)]
 
-    def _buckets(self, level: int, first: int, behind: int) -> Iterator[Group]:
+    def _buckets(self, level: int, first: int, until: int) -> Iterator[Group]:
         """Yields the buckets of this level between two points, in order.
 
         Points at either end that do not fill a bucket of this level come in smaller buckets.
         """
         if level == 0:
-            for point in self._points(first, behind):
+            for point in self._points(first, until):
                 is_odd = type(point[0]) is str
                 yield (1, None, None, point) if is_odd else (1, point, point, None)
             return
         size = FAN**level
-        start, end = -(-first // size), behind // size
+        start, end = -(-first // size), until // size
         if start >= end:
-            yield from self._buckets(level - 1, first, behind)
+            yield from self._buckets(level - 1, first, until)
             return
         yield from self._buckets(level - 1, first, start * size)
         bodies = curves.bodies(self._conn, self._stretch(level, start, end))
@@ -235,35 +235,35 @@ class _CurvePiece:
             # One call for many buckets takes a fifth of the time of a call for each.
             for count, _, least, most, odd in from_json(f"[{','.join(bodies[at : at + BUCKETS_AT_ONCE])}]"):
                 yield count, least, most, odd
-        yield from self._buckets(level - 1, end * size, behind)
+        yield from self._buckets(level - 1, end * size, until)
 
-    def _points(self, first: int, behind: int) -> list[Point]:
-        """Returns the points from index `first` to before `behind`, read from their events."""
-        start, end = first // FAN, -(-behind // FAN)
+    def _points(self, first: int, until: int) -> list[Point]:
+        """Returns the points from index `first` to before `until`, read from their events."""
+        start, end = first // FAN, -(-until // FAN)
         nos = [no for text in curves.nos(self._conn, self._stretch(1, start, end)) for no in read_nos(text)]
         nos += self.curve.open[0].nos
-        return self._events.points(self._name, nos[first - start * FAN : behind - start * FAN])
+        return self._events.points(self._name, nos[first - start * FAN : until - start * FAN])
 
     def _place_of(self, step: int) -> int:
         """Returns the number of points before the first point at `step` or a later step."""
         whole = self.curve.whole
         if whole.reaches is None or whole.reaches < step:
             return whole.count
-        first, behind = 0, whole.count
+        first, until = 0, whole.count
         for level in range(len(self.curve.open), 0, -1):
             size = FAN**level
-            where = self._stretch(level, first // size, behind // size)
+            where = self._stretch(level, first // size, until // size)
             place = curves.first_that_reaches(self._conn, where, step)
             if place is None:
-                first = where.behind * size
+                first = where.end * size
             else:
-                first, behind = place * size, (place + 1) * size
-        points = self._points(first, behind)
-        ahead = (place for place, point in enumerate(points) if point[3] is not None and point[3] >= step)
-        return first + next(ahead, len(points))
+                first, until = place * size, (place + 1) * size
+        points = self._points(first, until)
+        reached = (place for place, point in enumerate(points) if point[3] is not None and point[3] >= step)
+        return first + next(reached, len(points))
 
-    def _stretch(self, level: int, first: int, behind: int) -> BucketRange:
-        return BucketRange(self._events.job, self.attempt, self._name, level, first, behind)
+    def _stretch(self, level: int, first: int, until: int) -> BucketRange:
+        return BucketRange(self._events.job, self.attempt, self._name, level, first, until)
 
 
 def _grouped(buckets: Iterable[Group], share: float) -> Iterator[Group]:

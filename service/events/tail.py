@@ -57,7 +57,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EventPage:
     """The events after a cursor, in order, with the cursor of the next page."""
 
     body: bytes
@@ -92,7 +92,7 @@ class Channel:
         self._db = db
         self._version = 0
         self._woken = asyncio.Event()
-        self._pages: OrderedDict[tuple[int, View], asyncio.Task[Page]] = OrderedDict()
+        self._pages: OrderedDict[tuple[int, View], asyncio.Task[EventPage]] = OrderedDict()
 
     def wake(self) -> None:
         self._version += 1
@@ -101,7 +101,7 @@ class Channel:
         for listener in self.listeners:
             listener(self.job)
 
-    async def after(self, cursor: int, view: View) -> Page:
+    async def after(self, cursor: int, view: View) -> EventPage:
         """Returns the events after the cursor. Raises NotFound if the job was deleted."""
         key = (cursor, view)
         task = self._pages.get(key)
@@ -120,12 +120,12 @@ class Channel:
         if self.readers == 1:
             self._pages.clear()
 
-    async def news(self, page: Page) -> None:
+    async def news(self, page: EventPage) -> None:
         """Waits until something may have happened since this page was read."""
         while self._version == page.version:
             await self._woken.wait()
 
-    def _is_stale(self, task: asyncio.Task[Page]) -> bool:
+    def _is_stale(self, task: asyncio.Task[EventPage]) -> bool:
         """Returns True if a cached page must be read again.
 
         A page whose read failed is always read again, and the newest page of a job after each wake-up.
@@ -137,7 +137,7 @@ class Channel:
         page = task.result()
         return page.is_caught_up and page.version != self._version
 
-    async def _read(self, cursor: int, view: View) -> Page:
+    async def _read(self, cursor: int, view: View) -> EventPage:
         version = self._version
         page = await self._db.read(
             partial(_look, project=self.project, job=self.job, cursor=cursor, view=view, version=version)
@@ -146,13 +146,13 @@ class Channel:
         return page
 
 
-def _look(connection: Connection, project: str, job: JobId, cursor: int, view: View, version: int) -> Page:
+def _look(connection: Connection, project: str, job: JobId, cursor: int, view: View, version: int) -> EventPage:
     row = jobs.get(connection, project, job)
     rows = events.after(connection, job, cursor, PAGE_EVENTS, view.kinds)
     is_full = len(rows) == PAGE_EVENTS
     # Job and events were read in one snapshot. So the events up to `last_no` that are not in `rows` have other kinds.
     last = rows[-1].no if is_full else max(row.last_no, cursor)
-    return Page(view.render(rows) if rows else b"", last, row.last_no, row.state, version)
+    return EventPage(view.render(rows) if rows else b"", last, row.last_no, row.state, version)
 
 
 class JobsSeen(NamedTuple):

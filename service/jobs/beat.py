@@ -58,11 +58,11 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
         )
     stop = multi_node.stop_of(sources) or stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
-    held = [checkpoint.step for checkpoint in checkpoints.held(conn, job.id) if checkpoint.attempt == job.attempt]
+    held_steps = [checkpoint.step for checkpoint in checkpoints.held(conn, job.id) if checkpoint.attempt == job.attempt]
     return AttemptReply(
         claim=beat.claim, number=beat.number, stop=stop, watermark=watermark, stored_step=stored_step,
         commands=commands.undone(conn, job.id, after=beat.last_command), rendezvous=multi_node.rendezvous(sources),
-        held_steps=sorted(set(held)),
+        held_steps=sorted(set(held_steps)),
     )  # fmt: skip
 
 

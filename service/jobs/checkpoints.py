@@ -83,8 +83,8 @@ def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: Chec
         return
     # The last checkpoint stays even if it is corrupt, because the job would otherwise look like one that saved none.
     enough = (COMMITTED,) if row.status == COMMITTED else (COMMITTED, CORRUPT)
-    others = [other for other in rows if other.status in enough and other.path != row.path]
-    if not others:
+    alternatives = [other for other in rows if other.status in enough and other.path != row.path]
+    if not alternatives:
         raise CheckpointNeeded(
             f"checkpoint {row.id} cannot be deleted: job {job.id}, which is {job.state}, can continue from no other",
             hint="cancel the job, or wait until it has saved another checkpoint",
@@ -99,10 +99,10 @@ def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: Chec
 
 
 def pin(
-    conn: Connection, project: str, job_id: JobId, name: str, aside: str, has_links: Callable[[], bool], now: int, *,
+    conn: Connection, project: str, job_id: JobId, name: str, path: str, has_links: Callable[[], bool], now: int, *,
     by: str | None = None,
 ) -> None:  # fmt: skip
-    """Pins a checkpoint by changing its path to `aside`, a folder that `link_pinned` has made and no rotation deletes.
+    """Pins a checkpoint by changing its path to `path`, a folder that `link_pinned` has made and no rotation deletes.
 
     Does nothing if the folder has no links any more, because another request has unpinned the checkpoint meanwhile.
     Raises CheckpointNotThere if the checkpoint is not committed, for example because it was deleted meanwhile.
@@ -111,7 +111,7 @@ def pin(
     row = require_committed(_named(checkpoints.of_job(conn, job_id), job_id, name))
     if row.is_pinned or not has_links():
         return
-    checkpoints.change(conn, row.id, path=aside, pinned_from=row.path)
+    checkpoints.change(conn, row.id, path=path, pinned_from=row.path)
     _add_note(conn, row, "pinned: it stays even if the job keeps few checkpoints", by, now)
 
 
@@ -161,6 +161,6 @@ def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> Checkpoin
     raise NotFound(why, hint=f"GET /jobs/{job_id}/checkpoints lists them; 'latest' and 'best' are names, too")
 
 
-def _add_note(conn: Connection, row: CheckpointRow, what: str, by: str | None, now: int) -> None:
-    data = {"message": f"checkpoint {row.id}, of step {row.step}, is {what}", "checkpoint": row.id}
+def _add_note(conn: Connection, row: CheckpointRow, change: str, by: str | None, now: int) -> None:
+    data = {"message": f"checkpoint {row.id}, of step {row.step}, is {change}", "checkpoint": row.id}
     events.append(conn, row.job_id, Kind.NOTE, data, now, by=by)

@@ -94,14 +94,14 @@ def conclude(
     attempts.end_sources(conn, job.id, job.attempt, now)
     retry = Retry.model_validate(json.loads(job.spec)["retry"])
     move = next_move(job, end, retry, retry.backoff or retry_backoff_seconds, now)
-    kept: dict[str, Any] = (
+    results: dict[str, Any] = (
         {"result": _json(end.result or None), "outputs": end.outputs} if end.ending == "finished" else {}
     )
     if move.to is JobState.SUCCEEDED:
         _drop_commands(conn, job, now)
     jobs.move(
         conn, job.id, to=move.to, expect=[job.state], attempt=job.attempt, fence=job.fence, reason=move.reason, now=now,
-        message=move.message, running_ms=job.running_ms + end.running_ms, **kept, **move.columns,
+        message=move.message, running_ms=job.running_ms + end.running_ms, **results, **move.columns,
     )  # fmt: skip
     rotate(conn, job.id)
     effects.jobs.add(job.id)

@@ -126,14 +126,14 @@ def do(
 
 def _was_requested(conn: Connection, job: JobRow, once: IdempotencyUse, now: int) -> bool:
     """Returns True if the same request was made before. The caller holds the job's lock."""
-    own = IdempotencyRow(job.project, once.key, once.body_sha256, job.id, None, now)
-    holder = idempotency.take(conn, own)
+    new_row = IdempotencyRow(job.project, once.key, once.body_sha256, job.id, None, now)
+    holder = idempotency.take(conn, new_row)
     if (holder.body_sha256, holder.job_id) != (once.body_sha256, job.id):
         raise IdempotencyMismatch(
             f"the Idempotency-Key {once.key!r} was used for another request, on job {holder.job_id}",
             hint="use a new key for every command, or send the first request again",
         )
-    return holder is not own
+    return holder is not new_row
 
 
 _RESUME_FIRST = "resume the job, and send the command once it runs; a resume itself can change max_steps"
@@ -156,8 +156,10 @@ def _problems(job: JobRow, request: Do, earlier: list[Command]) -> Iterator[Prob
         yield Problem("", "nothing_to_do", "the request has no command", hint)
     spec = JobSpec.parse(json.loads(job.spec))
     if why := _why_no_commands(spec):
-        wanted = [name for name in ("save", "evaluate") if getattr(request, name)] + ["set"] * bool(request.arguments)
-        yield from (Problem(f"/{name}", "no_such_loop", why) for name in wanted)
+        field_names = [name for name in ("save", "evaluate") if getattr(request, name)] + ["set"] * bool(
+            request.arguments
+        )
+        yield from (Problem(f"/{name}", "no_such_loop", why) for name in field_names)
     elif not spec.is_script:
         yield from _problems_of_the_spec(job, spec, request.arguments, earlier)
 

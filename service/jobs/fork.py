@@ -66,9 +66,9 @@ def note_of(fork: ForkOf, spec: JobSpec) -> Json:
     The note does not contain the changed values, because the values of `env` may be secret.
     """
     step = fork.checkpoint.step
-    what = "continues from" if fork.mode == "full" else "takes the weights of"
+    verb = "continues from" if fork.mode == "full" else "takes the weights of"
     changed = _some([change.pointer for change in fork.changes]) or "nothing"
-    message = f"{what} job {fork.job} at step {step}; the fork changes {changed}"
+    message = f"{verb} job {fork.job} at step {step}; the fork changes {changed}"
     if fork.mode == "full":
         reasons = _some([change.pointer for change in fork.breaks_exactness])
         differs = f"training differs from that job because of {reasons}"

@@ -44,8 +44,8 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
 
 def _granted(conn: Connection, claim: Claim, job: JobRow, source: SourceRow, settings: ServiceSettings) -> Grant:
     # This attempt's own checkpoints are left out, because all of its nodes must continue from the same one.
-    own = [row for row in checkpoints.offers(conn, job.id) if row.attempt < job.attempt]
-    offers = [start_checkpoint.offered(row, was_corrupt=row.status == checkpoints.CORRUPT) for row in own]
+    earlier = [row for row in checkpoints.offers(conn, job.id) if row.attempt < job.attempt]
+    offers = [start_checkpoint.offered(row, was_corrupt=row.status == checkpoints.CORRUPT) for row in earlier]
     sources = attempts.sources_of(conn, job.id, job.attempt)
     left_ms = None if job.time_limit_ms is None else max(0, job.time_limit_ms - job.running_ms)
     return Grant(

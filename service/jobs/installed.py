@@ -188,8 +188,8 @@ def _missing_packages(requirements: Sequence[Requirement | Problem], node: Catal
 
 def _missing_libraries(spec: JobSpec, node: Catalogue) -> Iterator[Problem]:
     """Yields a problem for each library that the spec needs and `node` lacks, for example for a tracker."""
-    for pointer, what, library in libraries_of(spec):
+    for pointer, subject, library in libraries_of(spec):
         if not any(has_package(node, Requirement(text)) for text in library.packages):
-            detail = f"{what} needs the package {' or '.join(library.packages)}, and no node has it"
+            detail = f"{subject} needs the package {' or '.join(library.packages)}, and no node has it"
             how = f"run `pip install {library.install}` on a node, and restart its worker"
             yield Problem(pointer, "package_missing", detail, how)

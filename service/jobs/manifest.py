@@ -83,8 +83,8 @@ def _files(text: bytes, row: CheckpointRow) -> list[CheckpointFile]:
     return files
 
 
-def _damaged(row: CheckpointRow, what: str) -> CheckpointDamaged:
+def _damaged(row: CheckpointRow, problem: str) -> CheckpointDamaged:
     return CheckpointDamaged(
-        f"checkpoint {row.id}, of step {row.step}: {what}",
+        f"checkpoint {row.id}, of step {row.step}: {problem}",
         hint="use an older checkpoint; the job's next attempt skips damaged checkpoints by itself",
     )

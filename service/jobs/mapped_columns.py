@@ -73,8 +73,8 @@ def _after(use: str, names: dict[str, Any] | list[str], columns: set[str]) -> se
 def _missing(pointer: str, name: str, columns: set[str]) -> Problem:
     shown = sorted(columns)
     more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
-    there = f"{', '.join(shown[:MOST_SHOWN])}{more}" if shown else "none"
-    detail = f"the rows have no column {name!r}; their columns: {there}"
+    existing = f"{', '.join(shown[:MOST_SHOWN])}{more}" if shown else "none"
+    detail = f"the rows have no column {name!r}; their columns: {existing}"
     return Problem(pointer, "no_column", detail, did_you_mean(name, shown))
 
 

@@ -52,13 +52,13 @@ class Needs:
     def __str__(self) -> str:
         count, processes = self.gpus_per_node, self.processes_per_node or 1
         kind = f"{self.gpu} GPU" if self.gpu else "GPU"
-        what = _some(processes, "CPU slot") if count == 0 else _some(count or 1, kind)
+        slots = _some(processes, "CPU slot") if count == 0 else _some(count or 1, kind)
         if count is None and self.gpu is None:
-            what = _some(processes, "slot")
+            slots = _some(processes, "slot")
         if self.capability != ANY and count != 0:
-            what += f" (compute capability {'.'.join(map(str, self.capability))} or higher, if it is a GPU)"
+            slots += f" (compute capability {'.'.join(map(str, self.capability))} or higher, if it is a GPU)"
         where = f"in pool {self.pool!r}"
-        return f"{what} {where}" if self.nodes == 1 else f"{self.nodes} nodes with {what} each {where}"
+        return f"{slots} {where}" if self.nodes == 1 else f"{self.nodes} nodes with {slots} each {where}"
 
 
 _ADAPTER = TypeAdapter(Needs)
@@ -70,5 +70,5 @@ def _capability(spec: JobSpec) -> tuple[int, int]:
     return VOLTA if getattr(spec.training, "fp16", False) else ANY
 
 
-def _some(count: int, what: str) -> str:
-    return f"{count} {what}" + ("s" if count > 1 else "")
+def _some(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("s" if count > 1 else "")

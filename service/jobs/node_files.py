@@ -34,11 +34,11 @@ def missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots | None]
 
 def seen_path(name: str, nodes: Sequence[FileRoots | None]) -> Path | None:
     """Returns the folder of a model below models://, if this process sees this folder on any node, else None."""
-    scheme, _, below = name.partition("://")
-    if scheme != "models" or not below or not {"", ".", ".."}.isdisjoint(below.split("/")) or "\0" in below:
+    scheme, _, folder = name.partition("://")
+    if scheme != "models" or not folder or not {"", ".", ".."}.isdisjoint(folder.split("/")) or "\0" in folder:
         return None
     for node in nodes:
-        if node is not None and _is_seen(node) and (path := Path(node.models.path, below)).is_dir():
+        if node is not None and _is_seen(node) and (path := Path(node.models.path, folder)).is_dir():
             return path
     return None
 

@@ -86,9 +86,9 @@ def path_before_pin(artifacts: Store, row: CheckpointRow) -> str | None:
     """Returns the path that a pinned checkpoint had before, if its files are still there, else None."""
     if row.pinned_from is None or row.pinned_from == row.path or isinstance(artifacts, RemoteStore):
         return None
-    there, here = (artifacts / path / MANIFEST for path in (row.pinned_from, row.path))
+    old, new = (artifacts / path / MANIFEST for path in (row.pinned_from, row.path))
     try:
-        return row.pinned_from if os.path.samefile(there, here) else None
+        return row.pinned_from if os.path.samefile(old, new) else None
     except OSError:
         return None
 
@@ -109,12 +109,12 @@ def prune_pins(artifacts: Store, read: Callable[[CheckpointId], CheckpointRow | 
     if isinstance(artifacts, RemoteStore):
         return []
     horizon = time.time() - LEFT_SECONDS
-    gone = []
+    removed_folders = []
     for folder in artifacts.glob("jobs/*/pinned/*"):
         row = read(CheckpointId(folder.name)) if folder.stat().st_mtime < horizon else None
         if row is None or (row.is_in_pinned_folder and row.status != DELETED):
             continue
         if row.status == DELETED or (artifacts / row.path).is_dir():
             shutil.rmtree(folder, ignore_errors=True)
-            gone.append(folder)
-    return gone
+            removed_folders.append(folder)
+    return removed_folders

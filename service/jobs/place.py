@@ -66,7 +66,7 @@ class QueuePlan:
     placements: list[Placement] = field(default_factory=list)
     changed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The new reason and message of waiting jobs, by shape. Shapes for which neither has changed are left out."""
-    gone: set[str] = field(default_factory=set)
+    removed_shapes: set[str] = field(default_factory=set)
     """Shapes that no waiting job has any more."""
     yielding: list[JobId] = field(default_factory=list)
     """The serving sessions whose slots waiting jobs need."""
@@ -80,11 +80,11 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> QueuePlan:
     lines = [QueueLine(head.shape, _needs(head.needs), queue.line(conn, head)) for head in queue_state.heads]
     capacities = load_capacities(conn) if lines else []
     plan = place(lines, capacities) if lines else PlacementPlan()
-    was = queue.explanations(conn)
+    explanations = queue.explanations(conn)
     waits: dict[str, tuple[str, str]] = {shape: (wait.reason, wait.message) for shape, wait in plan.waits.items()}
-    changed = {shape: wait for shape, wait in waits.items() if was.get(shape) != wait}
+    changed = {shape: wait for shape, wait in waits.items() if explanations.get(shape) != wait}
     yielding = _yielding(conn, queue_state.heads, plan, capacities)
-    return QueuePlan(queue_state, True, plan.placements, changed, was.keys() - waits.keys(), yielding)
+    return QueuePlan(queue_state, True, plan.placements, changed, explanations.keys() - waits.keys(), yielding)
 
 
 def _yielding(
@@ -107,8 +107,8 @@ def _yielding(
 
 def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:
     """Starts the planned jobs and returns their ids. A job stays queued if the job or its nodes have changed since."""
-    wanted = {share.node for placement in placements for share in placement.shares}
-    capacities = {capacity.node: FreeCapacity(capacity) for capacity in load_capacities(conn, wanted)}
+    node_ids = {share.node for placement in placements for share in placement.shares}
+    capacities = {capacity.node: FreeCapacity(capacity) for capacity in load_capacities(conn, node_ids)}
     # All jobs are locked at once in the order of their ids, as in every transaction that locks several jobs.
     queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
     started = []
@@ -140,7 +140,7 @@ def load_capacities(conn: Connection, only: Collection[NodeId] | None = None) ->
 
 def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
     """Returns the parsed catalogue of each hash. Each is cached, because a hash always means the same catalogue."""
-    catalogues = {digest: kept for digest in hashes if (kept := _INSTALLED.get(digest)) is not None}
+    catalogues = {digest: cached for digest in hashes if (cached := _INSTALLED.get(digest)) is not None}
     for digest, body in nodes.catalogues_of(conn, hashes - catalogues.keys()).items():
         catalogues[digest] = Installed(read_catalogue(body))
     if len(_INSTALLED) > MOST_CATALOGUES:

@@ -158,14 +158,14 @@ def to_end(
     capacities = {capacity.node: FreeCapacity(capacity) for capacity in nodes}
     for placement in placements:
         take_all(capacities, placement.shares)
-    left = list(sessions)
+    remaining = list(sessions)
     ending: list[JobId] = []
     for priority, needs in waiting:
-        yielding = [session for session in left if session.priority <= priority]
+        yielding = [session for session in remaining if session.priority <= priority]
         suitable = _SuitableNodes(needs, list(capacities.values()))
-        chosen = suitable.to_end(yielding) if suitable.exists else []
-        left = [session for session in left if session not in chosen]
-        ending += [session.job_id for session in chosen]
+        sessions_to_end = suitable.to_end(yielding) if suitable.exists else []
+        remaining = [session for session in remaining if session not in sessions_to_end]
+        ending += [session.job_id for session in sessions_to_end]
     return ending
 
 
@@ -250,7 +250,7 @@ class _SuitableNodes:
         self.exists = any(kind.exists for kind in self._kinds)
 
     def choose(self) -> list[FreeCapacity] | None:
-        return next((chosen for kind in self._kinds if (chosen := kind.choose()) is not None), None)
+        return next((capacities for kind in self._kinds if (capacities := kind.choose()) is not None), None)
 
     def reserve(self) -> bool:
         """Reserves nodes for the first job. Returns False if too few nodes take work, so that nothing is reserved."""
@@ -292,18 +292,18 @@ class _AlikeNodes:
         """Returns the nodes for one job with these needs, or None if too few fit. Updates old sort keys in the heap."""
         if len(self._heap) < self.needs.nodes:
             return None
-        chosen: list[tuple[int, int, FreeCapacity]] = []
-        while self._heap and len(chosen) < self.needs.nodes:
+        entries: list[tuple[int, int, FreeCapacity]] = []
+        while self._heap and len(entries) < self.needs.nodes:
             old_key, order, free = heappop(self._heap)
             if not free.fits(self.needs):
                 continue
             if (key := self._sort_key(free)) != old_key:
                 heappush(self._heap, (key, order, free))
                 continue
-            chosen.append((old_key, order, free))
-        for entry in chosen:
+            entries.append((old_key, order, free))
+        for entry in entries:
             heappush(self._heap, entry)
-        return [free for _, _, free in chosen] if len(chosen) == self.needs.nodes else None
+        return [free for _, _, free in entries] if len(entries) == self.needs.nodes else None
 
     def reserve(self) -> bool:
         """Reserves the nodes on which the fewest slots and GPUs must become free.
@@ -353,11 +353,11 @@ def slot_count(needs: Needs, capacity: NodeCapacity) -> int:
 def _fits(needs: Needs, capacity: NodeCapacity, slots: int, gpus: Sequence[Gpu]) -> bool:
     if capacity.pool != needs.pool or slots < slot_count(needs, capacity):
         return False
-    wanted = gpu_count(needs, capacity)
-    if not wanted:
+    gpus_needed = gpu_count(needs, capacity)
+    if not gpus_needed:
         # The job gets no GPU here, so a wanted GPU name rules the node out. Any precision fits: CPUs have autocast.
         return needs.gpu is None or needs.gpus_per_node == 0
-    return wanted <= len(gpus) and sum(_suits(needs, gpu) for gpu in gpus) >= wanted
+    return gpus_needed <= len(gpus) and sum(_suits(needs, gpu) for gpu in gpus) >= gpus_needed
 
 
 def _too_few_slots(needs: Needs, capacity: NodeCapacity) -> str | None:

@@ -50,8 +50,8 @@ def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str
 
     Only jobs in `deleted` count. A folder without rows may be all that is left of a job after a restore from a backup.
     """
-    tried = {job: delete_folder(artifacts, str(job_folder(job))) for job in deleted}
-    return {job: why for job, why in tried.items() if why is not None}
+    refusals = {job: delete_folder(artifacts, str(job_folder(job))) for job in deleted}
+    return {job: why for job, why in refusals.items() if why is not None}
 
 
 def rotate(conn: Connection, job_id: JobId) -> None:
@@ -78,8 +78,8 @@ def rotate(conn: Connection, job_id: JobId) -> None:
         return
     last = counted[limit - 1].no
     stay = _best(job, rows) | {checkpoint.id for checkpoint in checkpoints.held(conn, job_id)}
-    gone = {row.id for row in free if row.no < last and row.id not in stay}
-    paths = {row.path for row in rows if row.id in gone} - {row.path for row in rows if row.id not in gone}
+    old_ids = {row.id for row in free if row.no < last and row.id not in stay}
+    paths = {row.path for row in rows if row.id in old_ids} - {row.path for row in rows if row.id not in old_ids}
     checkpoints.mark(conn, job_id, paths, checkpoints.DELETING)
 
 
@@ -130,19 +130,19 @@ def late_window(now: int) -> tuple[int, int]:
     return now - (LATE_DAYS + LATE_FOR_DAYS) * DAY_MS, now - LATE_DAYS * DAY_MS
 
 
-def prune_late(store: Store, lost: Mapping[tuple[JobId, int], Collection[str]]) -> list[str]:
+def prune_late(store: Store, lost_attempts: Mapping[tuple[JobId, int], Collection[str]]) -> list[str]:
     """Deletes checkpoints that lost attempts saved but did not report. No job can continue from such a checkpoint.
 
-    `lost` has the attempts that ended some days ago by their time in SQL. The age of a folder must not decide. After a
-    restore from a backup, SQL has no rows of checkpoints that are newer than the backup, although their folders are
-    old. Their attempts count as lost only from the restore on.
+    `lost_attempts` has the attempts that ended some days ago by their time in SQL. The age of a folder must not decide.
+    After a restore from a backup, SQL has no rows of checkpoints that are newer than the backup, although their folders
+    are old. Their attempts count as lost only from the restore on.
     """
-    gone = []
-    for (job, attempt), known_paths in lost.items():
+    removed_paths = []
+    for (job, attempt), known_paths in lost_attempts.items():
         for late in _checkpoint_folders(store, str(attempt_folder(job, attempt))):
             if late not in known_paths and delete_folder(store, late) is None:
-                gone.append(late)
-    return gone
+                removed_paths.append(late)
+    return removed_paths
 
 
 def _checkpoint_folders(store: Store, folder: str) -> list[str]:
@@ -160,11 +160,11 @@ def prune_folders(artifacts: Store, older_than_seconds: float = TEMPORARY_SECOND
         # A bucket has no temporary folders, because nodes upload only complete checkpoints.
         return []
     horizon = time.time() - older_than_seconds
-    gone = []
+    removed_folders = []
     for folder in [path for name in TEMPORARY for path in artifacts.glob(f"jobs/*/attempts/*/{name}*")]:
         # A save that ends meanwhile renames its folder.
         with suppress(FileNotFoundError):
             if folder.lstat().st_mtime < horizon:
                 delete_folder(artifacts, str(folder.relative_to(artifacts)))
-                gone.append(folder)
-    return gone
+                removed_folders.append(folder)
+    return removed_folders

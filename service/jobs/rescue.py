@@ -61,10 +61,12 @@ class Timers:
 
     def forget(self, kind: str, *, but: Iterable[Hashable]) -> None:
         """Drops the timers of one kind, such as "lease", except those with keys in `but`."""
-        wanted = set(but)
+        kept_keys = set(but)
         with self._lock:
             for timers in (self._since, self._numbers):
-                for key in [key for key in timers if isinstance(key, tuple) and key[0] == kind and key not in wanted]:
+                for key in [
+                    key for key in timers if isinstance(key, tuple) and key[0] == kind and key not in kept_keys
+                ]:
                     del timers[key]
 
 
@@ -165,8 +167,8 @@ class _ActiveJob:
         if self._waited_for_claims():
             by = f" by {self._named(unclaimed)}" if self.nodes > 1 else ""
             return f"was not claimed within {self.settings.claim_seconds:g} s{by}"
-        gone = [source for source in unclaimed if (node := self.known.get(source.node)) is None or node.lost]
-        return f"was not claimed: no heartbeat from {self._named(gone)}" if gone else None
+        lost_sources = [source for source in unclaimed if (node := self.known.get(source.node)) is None or node.lost]
+        return f"was not claimed: no heartbeat from {self._named(lost_sources)}" if lost_sources else None
 
     def _waited_for_claims(self) -> bool:
         return self._elapsed(("claim", self.job.id, self.job.attempt)) > self.settings.claim_seconds
@@ -201,8 +203,8 @@ class _ActiveJob:
     def _is_out_of_time(self) -> bool:
         if self.job.time_limit_ms is None:
             return False
-        left = (self.job.time_limit_ms - self.job.running_ms) / 1000
-        return self._elapsed(("running", self.job.id, self.job.attempt)) > left
+        seconds_left = (self.job.time_limit_ms - self.job.running_ms) / 1000
+        return self._elapsed(("running", self.job.id, self.job.attempt)) > seconds_left
 
     def _give_back(self, why: str) -> None:
         """Queues the job again without using up a retry. A later claim of the old attempt is denied."""
@@ -254,8 +256,8 @@ def lose(
         return
     record_loss(conn, job, now)
     row = attempts.get(conn, job_id, attempt)
-    if (done := multi_node.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
-        end = AttemptEnd.of(done)
+    if (known_end := multi_node.known_end(attempts.sources_of(conn, job_id, attempt))) is not None:
+        end = AttemptEnd.of(known_end)
     else:
         names = ", ".join(attempts.nodes_of(conn, [job_id]).get(job_id, [])) or "its node"
         where = "" if job.runs_elsewhere else f" on {names}"

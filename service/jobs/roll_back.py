@@ -75,12 +75,12 @@ def _require_free(conn: Connection, job: JobRow, start: CheckpointRow, newer: Se
                 hint=f"unpin it first, {FORK.format(start.id)}",
             )
     ids = {row.id for row in newer}
-    for held in checkpoints.held(conn, job.id):
-        if held.id in ids:
+    for hold in checkpoints.held(conn, job.id):
+        if hold.id in ids:
             raise CheckpointInUse(
-                f"the job cannot continue from checkpoint {start.id}, because the newer checkpoint {held.id}, of step "
-                f"{held.step}, would be deleted, but job {held.by} needs it",
-                hint=f"cancel job {held.by}, or wait until it ends or has a checkpoint of its own, "
+                f"the job cannot continue from checkpoint {start.id}, because the newer checkpoint {hold.id}, of step "
+                f"{hold.step}, would be deleted, but job {hold.by} needs it",
+                hint=f"cancel job {hold.by}, or wait until it ends or has a checkpoint of its own, "
                 f"{FORK.format(start.id)}",
             )
 
@@ -107,8 +107,8 @@ def continue_at(conn: Connection, job: JobRow, start: CheckpointRow, *, attempt:
     metrics = json.dumps(_metrics_at(conn, start))
     saved = curves.points(conn, job.id, [start.no])
     epoch = saved[start.no][2] if start.no in saved else None
-    moved = ProgressData(step=start.step, max_steps=progress["max_steps"], epoch=epoch or 0.0)
-    jobs.record(conn, job.id, progress=moved.model_dump_json(), metrics=metrics)
+    new_progress = ProgressData(step=start.step, max_steps=progress["max_steps"], epoch=epoch or 0.0)
+    jobs.record(conn, job.id, progress=new_progress.model_dump_json(), metrics=metrics)
     return metrics
 
 

@@ -100,16 +100,16 @@ def open_session(
     """Submits a session for the checkpoint, unless another request has opened one meanwhile. Returns the session."""
     # While the job is locked, no other request opens a session and no rotation deletes the checkpoint.
     job = jobs.lock_for_user(conn, served.job.project, served.job.id)
-    again = _find_checkpoint(conn, job, served.checkpoint.id)
-    if again.session is not None:
-        return replace(again, name=served.name)
+    locked = _find_checkpoint(conn, job, served.checkpoint.id)
+    if locked.session is not None:
+        return replace(locked, name=served.name)
     if served.name == LATEST:
         _end_older(conn, job, now, by=by)
     message = (
         f"answers requests with checkpoint {served.checkpoint.id} of job {job.id}, of step {served.checkpoint.step}"
     )
     session = _submit(conn, job, spec, now, code="serving", message=message, by=by)
-    return replace(again, name=served.name, session=session)
+    return replace(locked, name=served.name, session=session)
 
 
 def start_export(conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None) -> JobRow:
@@ -206,8 +206,8 @@ def _base_of(job: JobRow) -> Any:
     if not model["args"].get("peft") or not args.get("path") or args.get("from_scratch"):
         return None
     training = {name: value for name, value in spec["training"].items() if name in KEPT_TRAINING and name != "seed"}
-    same = {name: spec.get(name) for name in ("processor", "collator", "code", "env", "secrets")}
-    return model["use"], args, spec["data"]["map"], training, spec["resources"]["pool"], same
+    settings = {name: spec.get(name) for name in ("processor", "collator", "code", "env", "secrets")}
+    return model["use"], args, spec["data"]["map"], training, spec["resources"]["pool"], settings
 
 
 def _open_sessions(conn: Connection, job_id: JobId) -> list[JobRow]:

@@ -80,25 +80,25 @@ def choose(
 
 def _without_any(job: JobRow) -> str:
     """Returns the hint for a request that needs a checkpoint of a job that has none."""
-    again = f"submit the job's spec again (GET /jobs/{job.id}/spec), to begin at step 0"
+    advice = f"submit the job's spec again (GET /jobs/{job.id}/spec), to begin at step 0"
     if not job.state.is_terminal:
-        return f"wait until the job has saved one; or {again}"
+        return f"wait until the job has saved one; or {advice}"
     if job.state is not JobState.SUCCEEDED:
-        return again
+        return advice
     return (
         f"the job's outputs have its model: `footplate download {job.id}`. To try, fork or export a model here, "
-        f"{again}, and keep the checkpoints"
+        f"{advice}, and keep the checkpoints"
     )
 
 
 def _why_not(
-    rows: Sequence[CheckpointRow], usable: Sequence[CheckpointRow], job: JobRow, wanted: str
+    rows: Sequence[CheckpointRow], choices: Sequence[CheckpointRow], job: JobRow, wanted: str
 ) -> tuple[str, str]:
     named = next((row for row in rows if row.id == wanted), None)
     if named is not None:
-        what = "was found to be corrupt" if named.status == checkpoints.CORRUPT else "was removed"
-        return "checkpoint_gone", f"checkpoint {wanted} of job {job.id}, of step {named.step}, {what}"
-    if not usable:
+        cause = "was found to be corrupt" if named.status == checkpoints.CORRUPT else "was removed"
+        return "checkpoint_gone", f"checkpoint {wanted} of job {job.id}, of step {named.step}, {cause}"
+    if not choices:
         more = " any more" if rows else ", and it has ended" if job.state.is_terminal else " yet"
         return "no_checkpoint", f"job {job.id} has no checkpoint{more}"
     if wanted == "best":
@@ -128,8 +128,8 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
         yield Problem("/resume_from/mode", "cannot_continue", detail, WEIGHTS_ALONE)
     for name in fixed(spec.training):
         if before.get(name) != now.get(name):
-            was = json.dumps(before[name]) if name in before else "left out"
-            detail = f"was {was} in job {job.id}: a checkpoint does not fit a run with another {name}"
+            old_value = json.dumps(before[name]) if name in before else "left out"
+            detail = f"was {old_value} in job {job.id}: a checkpoint does not fit a run with another {name}"
             yield Problem(f"/training/{name}", "cannot_change", detail, f"keep it, or {WEIGHTS_ALONE}")
 
 
@@ -138,11 +138,11 @@ def require_unheld(conn: Connection, job_id: JobId, checkpoint: CheckpointId | N
 
     The caller holds the job's lock, so that no new job can name one of its checkpoints meanwhile.
     """
-    for held in checkpoints.held(conn, job_id):
-        if checkpoint in (None, held.id):
+    for hold in checkpoints.held(conn, job_id):
+        if checkpoint in (None, hold.id):
             raise CheckpointInUse(
-                f"checkpoint {held.id} of job {job_id} cannot be deleted, because job {held.by} has to start from it",
-                hint=f"cancel job {held.by}, or wait until it ends or has a checkpoint of its own",
+                f"checkpoint {hold.id} of job {job_id} cannot be deleted, because job {hold.by} has to start from it",
+                hint=f"cancel job {hold.by}, or wait until it ends or has a checkpoint of its own",
             )
 
 
@@ -158,5 +158,5 @@ def offer(conn: Connection, job: JobRow) -> list[CheckpointOffer]:
     return [offered(row, of=row.job_id)]
 
 
-def offered(row: CheckpointRow, **others: Any) -> CheckpointOffer:
-    return CheckpointOffer(id=row.id, step=row.step, path=row.path, manifest_sha256=row.manifest_sha256, **others)
+def offered(row: CheckpointRow, **fields: Any) -> CheckpointOffer:
+    return CheckpointOffer(id=row.id, step=row.step, path=row.path, manifest_sha256=row.manifest_sha256, **fields)

@@ -105,10 +105,10 @@ class Submission:
         data: dict[str, Any] = {"state": job.state, "reason": job.reason, "message": None}
         if self.traceparent is not None:
             data["traceparent"] = self.traceparent
-        own = [events.own_event(job.id, 1, 0, Kind.STATE, data, self.now, by=self.by)]
+        first_events = [events.own_event(job.id, 1, 0, Kind.STATE, data, self.now, by=self.by)]
         if self.note is not None:
-            own.append(events.own_event(job.id, 2, 0, Kind.NOTE, self.note, self.now, by=self.by))
-        return [*jobs.rows_of(job), *map(events.new_row, own)]
+            first_events.append(events.own_event(job.id, 2, 0, Kind.NOTE, self.note, self.now, by=self.by))
+        return [*jobs.rows_of(job), *map(events.new_row, first_events)]
 
 
 def _written(submitted: Submitted) -> Submitted:

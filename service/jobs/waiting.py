@@ -33,21 +33,21 @@ class QueuePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class QueuePage:
     data: list[tuple[QueuePlace, WaitingRow]]
     following: Key | None
     """The cursor of the next page. None on the last page."""
 
 
-def page(conn: Connection, project: str | None, behind: Key | None, limit: int) -> Page:
+def page(conn: Connection, project: str | None, after: Key | None, limit: int) -> QueuePage:
     """Returns the waiting jobs of a project (None means any) after a cursor.
 
     A page may have fewer than `limit` although more follow, because it is made from at most `MOST` jobs of all
     projects.
     """
     places: list[QueuePlace] = []
-    last, looked_at = behind, 0
-    for key, place in _walk(conn, project, behind):
+    last, looked_at = after, 0
+    for key, place in _walk(conn, project, after):
         last, looked_at = key, looked_at + 1
         if place is not None:
             places.append(place)
@@ -57,27 +57,27 @@ def page(conn: Connection, project: str | None, behind: Key | None, limit: int) 
         last = None
     seen = rows.seen(conn, [place.id for place in places[:limit]])
     data = [(place, seen[place.id]) for place in places[:limit]]
-    return Page(data, places[limit - 1].key if len(places) > limit else last)
+    return QueuePage(data, places[limit - 1].key if len(places) > limit else last)
 
 
-def of_job(conn: Connection, project: str | None, job_id: JobId) -> Page:
+def of_job(conn: Connection, project: str | None, job_id: JobId) -> QueuePage:
     """Returns a page with only this job, or an empty page if the job does not wait or belongs to another project."""
     row = rows.seen(conn, [job_id]).get(job_id)
     if row is None or project not in (None, row.project):
-        return Page([], None)
+        return QueuePage([], None)
     if row.not_before is not None:
-        return Page([(QueuePlace(row.id, (1, row.not_before, 0, row.id)), row)], None)
+        return QueuePage([(QueuePlace(row.id, (1, row.not_before, 0, row.id)), row)], None)
     ready = ReadyRow(row.id, row.priority, row.queued_at, row.project, row.shape)
-    return Page([(_Ahead(conn, ready.position).place(ready), row)], None)
+    return QueuePage([(_Ahead(conn, ready.position).place(ready), row)], None)
 
 
-def _walk(conn: Connection, project: str | None, behind: Key | None) -> Iterator[tuple[Key, QueuePlace | None]]:
+def _walk(conn: Connection, project: str | None, after: Key | None) -> Iterator[tuple[Key, QueuePlace | None]]:
     """Yields (key, place) of the waiting jobs of all projects. The place is None for a job of another project."""
-    kind, number, queued_at, job_id = behind or (0, 0, 0, "")
+    kind, number, queued_at, job_id = after or (0, 0, 0, "")
     if kind == 0:
         ahead: _Ahead | None = None
-        for row in rows.ready(conn, QueuePosition(number, queued_at, JobId(job_id)) if behind else None):
-            ahead = ahead or _Ahead(conn, row.position if behind else None)
+        for row in rows.ready(conn, QueuePosition(number, queued_at, JobId(job_id)) if after else None):
+            ahead = ahead or _Ahead(conn, row.position if after else None)
             place = ahead.place(row)
             yield place.key, place if project in (None, row.project) else None
         number, job_id = -1, ""
@@ -98,6 +98,6 @@ class _Ahead:
 
     def place(self, row: ReadyRow) -> QueuePlace:
         before = self._counts[self._pools[row.shape]]
-        in_all, yours = before.total(), before[row.project]
+        in_all, in_project = before.total(), before[row.project]
         before[row.project] += 1
-        return QueuePlace(row.id, (0, *row.position), in_all + 1, yours, in_all - yours)
+        return QueuePlace(row.id, (0, *row.position), in_all + 1, in_project, in_all - in_project)

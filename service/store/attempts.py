@@ -54,30 +54,30 @@ def sources_of_job(conn: Connection, job_id: JobId) -> list[SourceRow]:
 
 
 def sources_of_many(conn: Connection, job_ids: Collection[JobId]) -> dict[tuple[str, int, int], SourceRow]:
-    wanted = select(*_SOURCE_COLUMNS).where(sources.c.job_id.in_(sorted(job_ids)))
-    return {(row.job_id, row.attempt, row.source): SourceRow(*row) for row in conn.execute(wanted)}
+    query = select(*_SOURCE_COLUMNS).where(sources.c.job_id.in_(sorted(job_ids)))
+    return {(row.job_id, row.attempt, row.source): SourceRow(*row) for row in conn.execute(query)}
 
 
 def nodes_of(conn: Connection, job_ids: Sequence[JobId]) -> dict[JobId, list[str]]:
     """Returns, for each job, the names of the nodes of its attempt that has not ended, in the order of their ranks."""
-    held = (
+    query = (
         select(sources.c.job_id, nodes.c.name)
         .join(nodes, nodes.c.id == sources.c.node)
         .where(sources.c.job_id.in_(list(job_ids)), sources.c.ended_at.is_(None))
         .order_by(sources.c.job_id, sources.c.source)
     )
     names: dict[JobId, list[str]] = {}
-    for job_id, name in conn.execute(held):
+    for job_id, name in conn.execute(query):
         names.setdefault(job_id, []).append(name)
     return names
 
 
 def open_sources(conn: Connection, only: Collection[NodeId] | None = None) -> list[SourceRow]:
     """Returns the sources that have not ended, and so hold slots, on the nodes `only`. None means every node."""
-    wanted = select(*_SOURCE_COLUMNS).where(sources.c.ended_at.is_(None))
+    query = select(*_SOURCE_COLUMNS).where(sources.c.ended_at.is_(None))
     if only is not None:
-        wanted = wanted.where(sources.c.node.in_(sorted(only)))
-    return [SourceRow(*row) for row in conn.execute(wanted)]
+        query = query.where(sources.c.node.in_(sorted(only)))
+    return [SourceRow(*row) for row in conn.execute(query)]
 
 
 def count_open(conn: Connection) -> int:
@@ -87,14 +87,14 @@ def count_open(conn: Connection) -> int:
 
 def lost_between(conn: Connection, after: int, before: int) -> dict[tuple[JobId, int], set[str]]:
     """Returns the attempts that were lost between two times, each with the paths of its checkpoints in SQL."""
-    kept = (checkpoints.c.job_id == attempts.c.job_id) & (checkpoints.c.attempt == attempts.c.attempt)
-    wanted = (
+    same_attempt = (checkpoints.c.job_id == attempts.c.job_id) & (checkpoints.c.attempt == attempts.c.attempt)
+    query = (
         select(attempts.c.job_id, attempts.c.attempt, checkpoints.c.path)
-        .join(checkpoints, kept & (checkpoints.c.status != "deleted"), isouter=True)
+        .join(checkpoints, same_attempt & (checkpoints.c.status != "deleted"), isouter=True)
         .where(attempts.c.ending == "lost", attempts.c.ended_at > after, attempts.c.ended_at <= before)
     )
     paths: dict[tuple[JobId, int], set[str]] = {}
-    for job_id, attempt, path in conn.execute(wanted):
+    for job_id, attempt, path in conn.execute(query):
         paths.setdefault((JobId(job_id), attempt), set()).update({path} - {None})
     return paths
 

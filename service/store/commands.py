@@ -62,10 +62,10 @@ def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collectio
     if row is None:
         return
     command = _to_command(row)
-    kept = {name: value for name, value in command.set.items() if name in was_set}
-    if kept or evaluated:
-        again = Command(no=no, evaluate=evaluated and command.evaluate, set=kept)
-        conn.execute(update(live_commands).where(condition).values(body=_body(again), step=step))
+    values = {name: value for name, value in command.set.items() if name in was_set}
+    if values or evaluated:
+        remaining_command = Command(no=no, evaluate=evaluated and command.evaluate, set=values)
+        conn.execute(update(live_commands).where(condition).values(body=_body(remaining_command), step=step))
     else:
         conn.execute(delete(live_commands).where(condition))
 
@@ -73,11 +73,11 @@ def done(conn: Connection, job_id: JobId, no: int, step: int, was_set: Collectio
 def forget_set(conn: Connection, job_id: JobId, names: Collection[str]) -> None:
     """Removes these arguments from all commands of a job, because a later request has set them."""
     for command in of_job(conn, job_id):
-        kept = {name: value for name, value in command.set.items() if name not in names}
-        if kept != command.set:
+        values = {name: value for name, value in command.set.items() if name not in names}
+        if values != command.set:
             condition = (live_commands.c.job_id == job_id) & (live_commands.c.no == command.no)
             conn.execute(
-                update(live_commands).where(condition).values(body=_body(command.model_copy(update={"set": kept})))
+                update(live_commands).where(condition).values(body=_body(command.model_copy(update={"set": values})))
             )
 
 

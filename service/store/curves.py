@@ -25,7 +25,7 @@ _ONE = (
     curve_buckets.c.name == bindparam("name"),
     curve_buckets.c.level == bindparam("level"),
     curve_buckets.c.place >= bindparam("first"),
-    curve_buckets.c.place < bindparam("behind"),
+    curve_buckets.c.place < bindparam("end"),
 )
 _BODIES = select(curve_buckets.c.body).where(*_ONE).order_by(curve_buckets.c.place)
 _NOS = select(curve_buckets.c.nos).where(*_ONE).order_by(curve_buckets.c.place)
@@ -36,17 +36,17 @@ MOST_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class BucketRange:
-    """Consecutive buckets of one level of a curve, from index `first` up to, but not including, index `behind`."""
+    """Consecutive buckets of one level of a curve, from index `first` up to, but not including, index `end`."""
 
     job_id: JobId
     attempt: int
     name: str
     level: int
     first: int
-    behind: int
+    end: int
 
     def parameters(self, **more: Any) -> dict[str, Any]:
-        names = ("job_id", "attempt", "name", "level", "first", "behind")
+        names = ("job_id", "attempt", "name", "level", "first", "end")
         return {name: getattr(self, name) for name in names} | more
 
 
@@ -59,8 +59,8 @@ def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list
 
 def of_job(conn: Connection, job_id: JobId, names: Collection[str] | None = None) -> list[CurveRow]:
     """Returns a job's curves, sorted by attempt and then by name."""
-    wanted = _OF_JOB if names is None else _OF_JOB.where(curves.c.name.in_(sorted(names)))
-    return [CurveRow(job_id, *row) for row in conn.execute(wanted, {"job_id": job_id})]
+    query = _OF_JOB if names is None else _OF_JOB.where(curves.c.name.in_(sorted(names)))
+    return [CurveRow(job_id, *row) for row in conn.execute(query, {"job_id": job_id})]
 
 
 def save(conn: Connection, rows: Iterable[CurveRow]) -> None:
@@ -81,7 +81,7 @@ def add(conn: Connection, rows: Sequence[BucketRow]) -> None:
 
 
 def bodies(conn: Connection, where: BucketRange) -> Sequence[str]:
-    return conn.execute(_BODIES, where.parameters()).scalars().all() if where.first < where.behind else []
+    return conn.execute(_BODIES, where.parameters()).scalars().all() if where.first < where.end else []
 
 
 def nos(conn: Connection, where: BucketRange) -> Sequence[str]:
@@ -89,7 +89,7 @@ def nos(conn: Connection, where: BucketRange) -> Sequence[str]:
 
     `read_nos` of service/events/curves.py decodes the JSON.
     """
-    return conn.execute(_NOS, where.parameters()).scalars().all() if where.first < where.behind else []
+    return conn.execute(_NOS, where.parameters()).scalars().all() if where.first < where.end else []
 
 
 def first_that_reaches(conn: Connection, where: BucketRange, step: int) -> int | None:
@@ -107,6 +107,6 @@ def points(
         # The numbers are written into the statement, which is safe for integers of our own. Binding a thousand
         # parameters would take as long as running the statement.
         some = ",".join(map(str, numbers[first : first + MOST_AT_ONCE]))
-        asked = text(f"SELECT no, at, step, epoch, data FROM events WHERE job_id = :job AND no IN ({some})")
-        values |= {row[0]: (row[1], row[2], row[3], row[4]) for row in conn.execute(asked, {"job": job_id})}
+        query = text(f"SELECT no, at, step, epoch, data FROM events WHERE job_id = :job AND no IN ({some})")
+        values |= {row[0]: (row[1], row[2], row[3], row[4]) for row in conn.execute(query, {"job": job_id})}
     return values

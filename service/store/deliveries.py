@@ -92,9 +92,9 @@ def due(conn: Connection, now: int, most: int, most_failing: int) -> list[DueDel
             well += [(place, delivery) for place, delivery in enumerate(first) if delivery is not None]
         else:
             failing.append((rests_until or 0, first[0]))
-    chosen = [delivery for _, delivery in sorted(well) + sorted(failing)[:most_failing]][:most]
-    rows = {row.id: row for row in conn.execute(_TO_SEND.where(deliveries.c.id.in_(chosen)))} if chosen else {}
-    return [_due(rows[delivery], now) for delivery in chosen]
+    ids = [delivery for _, delivery in sorted(well) + sorted(failing)[:most_failing]][:most]
+    rows = {row.id: row for row in conn.execute(_TO_SEND.where(deliveries.c.id.in_(ids)))} if ids else {}
+    return [_due(rows[delivery], now) for delivery in ids]
 
 
 def _due(row: Any, now: int) -> DueDelivery:
@@ -108,26 +108,26 @@ def store_results(conn: Connection, results: Sequence[DeliveryResult], now: int)
 
     A result is ignored if another result of the same try was stored meanwhile, or if the webhook was deleted.
     """
-    for tried in results:
-        status = DELIVERED if tried.is_delivered else PENDING if tried.again_at is not None else FAILED
-        due_ = tried.due
+    for result in results:
+        status = DELIVERED if result.is_delivered else PENDING if result.again_at is not None else FAILED
+        due_ = result.due
         counted = conn.execute(
             update(deliveries)
             .where(deliveries.c.id == due_.id, deliveries.c.tries == due_.tries, IS_PENDING)
             .values(
-                status=status, tries=due_.tries + 1, due_at=tried.again_at, tried_at=now,
-                http_status=tried.http_status, answer=tried.answer, error=tried.error,
+                status=status, tries=due_.tries + 1, due_at=result.again_at, tried_at=now,
+                http_status=result.http_status, answer=result.answer, error=result.error,
             )
         )  # fmt: skip
         if not counted.rowcount:
             continue
-        failing = None if tried.is_delivered else func.coalesce(webhooks.c.failing_since, now)
-        rests = None if tried.is_delivered else now + REST_SECONDS * 1000
+        failing = None if result.is_delivered else func.coalesce(webhooks.c.failing_since, now)
+        rests = None if result.is_delivered else now + REST_SECONDS * 1000
         conn.execute(
             update(webhooks).where(webhooks.c.id == due_.webhook_id).values(failing_since=failing, rests_until=rests)
         )
-        if tried.disable is not None:
-            disable(conn, due_.webhook_id, tried.disable, now)
+        if result.disable is not None:
+            disable(conn, due_.webhook_id, result.disable, now)
 
 
 def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: int) -> list[WebhookId]:
@@ -149,8 +149,8 @@ def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: i
 
 def _has_too_many_waiting(conn: Connection, webhook: WebhookId) -> bool:
     waiting = select(deliveries.c.due_at).where(deliveries.c.webhook_id == webhook, IS_PENDING)
-    beyond = waiting.order_by(deliveries.c.due_at).limit(1).offset(MOST_WAITING)
-    return conn.execute(beyond).first() is not None
+    query = waiting.order_by(deliveries.c.due_at).limit(1).offset(MOST_WAITING)
+    return conn.execute(query).first() is not None
 
 
 def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | None = None) -> list[DeliveryRow]:

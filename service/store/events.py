@@ -36,17 +36,17 @@ def after(
     conn: Connection, job_id: JobId, after_no: int, limit: int, kinds: Collection[str] | None = None
 ) -> list[EventRow]:
     """Returns up to `limit` events of a job with numbers above `after_no`, in order. `kinds` None means every kind."""
-    wanted = _AFTER if kinds is None else _AFTER.where(events.c.kind.in_(sorted(kinds)))
-    rows = conn.execute(wanted, {"job_id": job_id, "after_no": after_no, "limit": limit})
+    query = _AFTER if kinds is None else _AFTER.where(events.c.kind.in_(sorted(kinds)))
+    rows = conn.execute(query, {"job_id": job_id, "after_no": after_no, "limit": limit})
     return [EventRow(*row) for row in rows]
 
 
 def before(conn: Connection, job_id: JobId, no: int | None, limit: int, kinds: Collection[str]) -> list[EventRow]:
     """Returns the newest events of these kinds, newest first. With `no`, only events with a lower number."""
-    wanted = select(*_COLUMNS).where(events.c.job_id == job_id, events.c.kind.in_(kinds))
+    query = select(*_COLUMNS).where(events.c.job_id == job_id, events.c.kind.in_(kinds))
     if no is not None:
-        wanted = wanted.where(events.c.no < no)
-    return [EventRow(*row) for row in conn.execute(wanted.order_by(events.c.no.desc()).limit(limit))]
+        query = query.where(events.c.no < no)
+    return [EventRow(*row) for row in conn.execute(query.order_by(events.c.no.desc()).limit(limit))]
 
 
 def append(
@@ -62,8 +62,8 @@ def append(
 
 def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
     """Returns True if the service has written exactly this message for a job already."""
-    own = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == kind)
-    stored = conn.execute(select(events.c.data).where(*own)).scalars()
+    condition = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == kind)
+    stored = conn.execute(select(events.c.data).where(*condition)).scalars()
     return any(json.loads(data).get("message") == message for data in stored)
 
 

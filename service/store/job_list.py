@@ -114,23 +114,23 @@ def to_follow(conn: Connection, filter: JobFilter, limit: int, since: int) -> li
 
     Without a filter by state, jobs that were created since `since` are included even if they have ended.
     """
-    wanted = [_matching(_HEAD, filter, state) for state in filter.states or NOT_OVER]
+    queries = [_matching(_HEAD, filter, state) for state in filter.states or NOT_OVER]
     if not filter.states:
-        wanted.append(_matching(_HEAD, replace(filter, created_after=since), None))
+        queries.append(_matching(_HEAD, replace(filter, created_after=since), None))
     matches: dict[JobId, JobHead] = {}
-    for query in wanted:
+    for query in queries:
         matches |= {head.job: head for head in _heads(conn, query.order_by(jobs.c.id.desc()).limit(limit))}
     return [matches[job] for job in sorted(matches, reverse=True)][:limit]
 
 
 def heads(conn: Connection, project: str, job_ids: Sequence[JobId]) -> dict[JobId, JobHead]:
     """Returns, for each of these jobs in the project, the number of its last event, and its state if it has ended."""
-    wanted = _HEAD.where(jobs.c.project == project, jobs.c.id.in_(job_ids))
-    return {head.job: head for head in _heads(conn, wanted)}
+    query = _HEAD.where(jobs.c.project == project, jobs.c.id.in_(job_ids))
+    return {head.job: head for head in _heads(conn, query)}
 
 
-def _heads(conn: Connection, wanted: Select[Any]) -> list[JobHead]:
-    return [JobHead(row.id, row.last_no, JobState(row.state).is_terminal) for row in conn.execute(wanted)]
+def _heads(conn: Connection, query: Select[Any]) -> list[JobHead]:
+    return [JobHead(row.id, row.last_no, JobState(row.state).is_terminal) for row in conn.execute(query)]
 
 
 class _Order:
@@ -247,8 +247,8 @@ def _matching(
         texts = (f"{json.dumps(name)}: {text}" for text in (json.dumps(value), value))
         query = query.where(or_(*(jobs.c.job_metadata.contains(text, autoescape=True) for text in texts)))
     if filter.forked_from is not None:
-        theirs = select(checkpoints.c.id).where(checkpoints.c.job_id == filter.forked_from)
-        query = query.where(jobs.c.starts_from.in_(theirs))
+        checkpoint_ids = select(checkpoints.c.id).where(checkpoints.c.job_id == filter.forked_from)
+        query = query.where(jobs.c.starts_from.in_(checkpoint_ids))
     # An id begins with its time of creation.
     if filter.created_after is not None:
         query = query.where(way.id >= id_at(filter.created_after))
@@ -270,7 +270,7 @@ def id_at(moment_ms: int) -> str:
 def _total(conn: Connection, filter: JobFilter) -> int:
     total = 0
     for state in filter.walks:
-        wanted = _matching(select(jobs.c.id), filter, state, _way(conn, filter, state))
-        some = wanted.limit(COUNTED_TO + 1).subquery()
+        query = _matching(select(jobs.c.id), filter, state, _way(conn, filter, state))
+        some = query.limit(COUNTED_TO + 1).subquery()
         total += conn.execute(select(func.count()).select_from(some)).scalar_one()
     return total

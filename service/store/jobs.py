@@ -126,8 +126,8 @@ def lock_for_user(conn: Connection, project: str, job_id: JobId) -> JobRow:
 
 def lock_many(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, JobRow]:
     """Locks jobs in the order of their ids, so that two callers never wait for each other."""
-    wanted = select(*COLUMNS).where(jobs.c.id.in_(sorted(job_ids))).order_by(jobs.c.id).with_for_update()
-    return {row.id: to_row(row) for row in conn.execute(wanted)}
+    query = select(*COLUMNS).where(jobs.c.id.in_(sorted(job_ids))).order_by(jobs.c.id).with_for_update()
+    return {row.id: to_row(row) for row in conn.execute(query)}
 
 
 def move(
@@ -181,16 +181,16 @@ def move(
         .values(version=jobs.c.version + 1, last_no=jobs.c.last_no + int(with_event), **(values | columns))
         .returning(jobs.c.last_no, jobs.c.attempt, jobs.c.project, jobs.c.name, jobs.c.tags, HAS_WEBHOOK)
     )
-    moved = conn.execute(statement).one_or_none()
-    if moved is None:
+    row = conn.execute(statement).one_or_none()
+    if row is None:
         return False
     if with_event:
         data = {"state": to, "reason": reason, "message": message}
-        event = events.own_event(job_id, moved.last_no, moved.attempt, Kind.STATE, data, now, by=by, step=step)
+        event = events.own_event(job_id, row.last_no, row.attempt, Kind.STATE, data, now, by=by, step=step)
         events.insert_many(conn, [event])
-    if moved.has_webhook:
+    if row.has_webhook:
         move = StateChange(
-            job_id, moved.project, moved.name or None, moved.tags, to, reason, message, moved.attempt, moved.last_no
+            job_id, row.project, row.name or None, row.tags, to, reason, message, row.attempt, row.last_no
         )
         webhooks.write_deliveries(conn, move, now)
     return True
@@ -262,8 +262,8 @@ def heads(conn: Connection, job_ids: Collection[JobId]) -> dict[JobId, int]:
 
 def newest_elsewhere(conn: Connection, project: str, name: str) -> JobRow | None:
     """Returns the newest job of this name that runs or ran elsewhere, locked. None if there is no such job."""
-    wanted = select(*COLUMNS).where(jobs.c.project == project, jobs.c.name == name, jobs.c.needs == NO_NEEDS)
-    row = conn.execute(wanted.order_by(jobs.c.id.desc()).limit(1).with_for_update()).one_or_none()
+    query = select(*COLUMNS).where(jobs.c.project == project, jobs.c.name == name, jobs.c.needs == NO_NEEDS)
+    row = conn.execute(query.order_by(jobs.c.id.desc()).limit(1).with_for_update()).one_or_none()
     return to_row(row) if row else None
 
 

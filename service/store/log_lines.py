@@ -58,7 +58,7 @@ class LinePage:
     has_more: bool
 
 
-def page(conn: Connection, wanted: LineFilter, after: int, limit: int, head: int) -> LinePage:
+def page(conn: Connection, line_filter: LineFilter, after: int, limit: int, head: int) -> LinePage:
     """Returns the next matching lines after event `after`. Each query reads a range of event numbers.
 
     Event numbers have no gaps, so the length of the range limits the number of rows that a query reads.
@@ -66,8 +66,8 @@ def page(conn: Connection, wanted: LineFilter, after: int, limit: int, head: int
     rows: list[LineRow] = []
     last, reach = after, min(head, after + REACH)
     while last < reach:
-        last, behind = min(last + STRIDE, reach), last
-        for row in filter(wanted.takes, _between(conn, wanted.job, behind, last)):
+        last, first = min(last + STRIDE, reach), last
+        for row in filter(line_filter.takes, _between(conn, line_filter.job, first, last)):
             rows.append(row)
             if len(rows) == limit:
                 return LinePage(rows, row.no, row.no < head)

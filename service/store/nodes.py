@@ -80,8 +80,8 @@ def remove(conn: Connection, node_id: NodeId) -> NodeRow:
     if conn.execute(delete(nodes).where(nodes.c.id == node_id, *_REMOVABLE)).rowcount:
         return node
     node = get(conn, node_id)
-    if held := sorted({source.job_id for source in attempts.open_sources(conn, [node_id])}):
-        why, hint = f"holds attempts of {', '.join(held)}", "wait until these attempts have ended or are declared lost"
+    if ids := sorted({source.job_id for source in attempts.open_sources(conn, [node_id])}):
+        why, hint = (f"holds attempts of {', '.join(ids)}", "wait until these attempts have ended or are declared lost")
     else:
         why, hint = "sends heartbeats", "stop its worker, and remove the node when `GET /nodes` shows it as lost"
     raise NodeInUse(f"node {node.name} ({node_id}) cannot be removed, because it {why}", hint=hint)
@@ -108,12 +108,12 @@ def keep_catalogue(conn: Connection, digest: str, body: dict[str, Any], now: int
 
 def catalogues(conn: Connection) -> list[dict[str, Any]]:
     """Returns the different catalogues of all nodes that are not lost."""
-    wanted = (
+    query = (
         select(catalogue_table.c.body)
         .where(catalogue_table.c.hash.in_(select(nodes.c.catalogue_hash).where(nodes.c.lost.is_(False))))
         .order_by(catalogue_table.c.hash)
     )
-    return [json.loads(body) for body in conn.execute(wanted).scalars()]
+    return [json.loads(body) for body in conn.execute(query).scalars()]
 
 
 def file_roots(conn: Connection) -> list[str | None]:
@@ -124,13 +124,13 @@ def file_roots(conn: Connection) -> list[str | None]:
 def catalogues_of(conn: Connection, hashes: Collection[str]) -> dict[str, dict[str, Any]]:
     if not hashes:
         return {}
-    wanted = select(catalogue_table.c.hash, catalogue_table.c.body).where(catalogue_table.c.hash.in_(list(hashes)))
-    return {digest: json.loads(body) for digest, body in conn.execute(wanted)}
+    query = select(catalogue_table.c.hash, catalogue_table.c.body).where(catalogue_table.c.hash.in_(list(hashes)))
+    return {digest: json.loads(body) for digest, body in conn.execute(query)}
 
 
 def prune(conn: Connection, before: int) -> int:
     """Deletes lost nodes that have sent no heartbeat since the time `before`, and catalogues that no node has."""
-    gone = conn.execute(delete(nodes).where(nodes.c.seen_at < before, *_REMOVABLE)).rowcount
+    deleted_count = conn.execute(delete(nodes).where(nodes.c.seen_at < before, *_REMOVABLE)).rowcount
     used = select(nodes.c.catalogue_hash).where(nodes.c.catalogue_hash.is_not(None))
     conn.execute(delete(catalogue_table).where(catalogue_table.c.hash.not_in(used)))
-    return gone
+    return deleted_count

@@ -126,9 +126,9 @@ TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 def behind(some: Select[Any]) -> tuple[Select[Any], Select[Any]]:
     """Returns queries for the jobs after a position: of the same priority, and of lower ones. No index serves both."""
     younger = tuple_(jobs.c.queued_at, jobs.c.id) > tuple_(bindparam("queued_at"), bindparam("id"))
-    same = some.where(jobs.c.priority == bindparam("priority"), younger).order_by(jobs.c.queued_at, jobs.c.id)
+    same_priority = some.where(jobs.c.priority == bindparam("priority"), younger).order_by(jobs.c.queued_at, jobs.c.id)
     lower = some.where(jobs.c.priority < bindparam("priority")).order_by(*TRIED)
-    return same.limit(bindparam("most")), lower.limit(bindparam("most"))
+    return same_priority.limit(bindparam("most")), lower.limit(bindparam("most"))
 
 
 _OF_SHAPE = behind(
@@ -165,8 +165,8 @@ def in_chunks(
     while True:
         rows: list[R] = []
         for statement in statements:
-            after = {"priority": -position.urgency, "queued_at": position.queued_at, "id": position.id}
-            chunk = conn.execute(statement, {**after, "most": most - len(rows), **values})
+            parameters = {"priority": -position.urgency, "queued_at": position.queued_at, "id": position.id}
+            chunk = conn.execute(statement, {**parameters, "most": most - len(rows), **values})
             rows += [row_class(*row) for row in chunk]
             if len(rows) == most:
                 break
@@ -225,13 +225,13 @@ def explanations(conn: Connection) -> dict[str, tuple[str, str]]:
     return {row.shape: (row.reason, row.message) for row in conn.execute(_EXPLANATIONS)}
 
 
-def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], gone: Collection[str]) -> None:
-    """Stores why jobs wait, as a reason and a message for each shape, and deletes the rows of the shapes in `gone`.
+def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], removed_shapes: Collection[str]) -> None:
+    """Stores a reason and a message for each shape in `changed`, and deletes the rows of `removed_shapes`.
 
     No job gets an event or a new version, because reasons change often.
     """
-    if gone:
-        conn.execute(delete(waits).where(waits.c.shape.in_(sorted(gone))))
+    if removed_shapes:
+        conn.execute(delete(waits).where(waits.c.shape.in_(sorted(removed_shapes))))
     if changed:
         rows = [
             {"shape": shape, "reason": reason, "message": text} for shape, (reason, text) in sorted(changed.items())

@@ -27,8 +27,8 @@ def migrate(url: str) -> None:
     """
     current = _create_if_empty(url)
     if current not in versions():
-        usable = ", ".join(versions())
-        raise SettingsError(f"the database is at version {current}, not one of {usable}: {_remedy(current)}")
+        known_versions = ", ".join(versions())
+        raise SettingsError(f"the database is at version {current}, not one of {known_versions}: {_remedy(current)}")
     if current != newest():
         # Imported here, because a service that only checks its schema starts faster without Alembic.
         from alembic import command
@@ -71,8 +71,8 @@ def require_current(conn: Connection) -> None:
     """Raises SettingsError, with advice, if the database has another version of the schema than this code needs."""
     revision = _revision(conn)
     if revision != newest():
-        what = f"is at version {revision}" if revision else "has no tables of Footplate"
-        raise SettingsError(f"the database {what}, and this service needs version {newest()}: {_remedy(revision)}")
+        problem = f"is at version {revision}" if revision else "has no tables of Footplate"
+        raise SettingsError(f"the database {problem}, and this service needs version {newest()}: {_remedy(revision)}")
 
 
 def _remedy(version: str | None) -> str:

@@ -61,10 +61,10 @@ def of_job(conn: Connection, job_id: JobId) -> object:
 
 def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[EndedAttempt]:
     """Returns the attempts of these jobs that ended at `since` or later, if the job's first event has a traceparent."""
-    wanted = _ENDED.where(attempts.c.job_id.in_(sorted(job_ids)), attempts.c.ended_at >= since)
+    query = _ENDED.where(attempts.c.job_id.in_(sorted(job_ids)), attempts.c.ended_at >= since)
     rows = []
     for job, project, attempt, waits_since, placed, claimed, running, end, ending, reason, error, data in conn.execute(
-        wanted
+        query
     ).all():
         if traceparent := json.loads(data).get("traceparent"):
             code = json.loads(error).get("code") if error else None

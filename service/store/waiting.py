@@ -160,6 +160,6 @@ def count(conn: Connection, project: str | None, most: int = COUNTED_TO + 1) -> 
         totals[row.project] = totals.get(row.project, 0) + row.jobs
     if project is None:
         return min(most, sum(totals.values())), 0
-    others = sum(number for name, number in totals.items() if name != project)
-    own: int = conn.execute(_OWN, {"project": project, "most": most}).scalar_one()
-    return own, min(most, others)
+    elsewhere = sum(number for name, number in totals.items() if name != project)
+    in_project: int = conn.execute(_OWN, {"project": project, "most": most}).scalar_one()
+    return in_project, min(most, elsewhere)

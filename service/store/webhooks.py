@@ -103,12 +103,12 @@ def delete_webhook(conn: Connection, project: str, webhook: WebhookId) -> Webhoo
 
 def amend(conn: Connection, project: str, webhook: WebhookId, changes: Changes, now: int) -> WebhookRow:
     """Changes a webhook. Waiting deliveries go to its new URL. Raises NotFound."""
-    was = get(conn, project, webhook)
+    old = get(conn, project, webhook)
     columns: dict[str, Any] = {name: changes.get(name) for name in ("url", "description") if name in changes}
     columns |= {name: filter_text(changes.get(name)) for name in ("states", "tags") if name in changes}
     if changes.get("enabled"):
         columns |= {"disabled_at": None, "disabled_why": None}
-    if changes.get("enabled") or changes.get("url", was.url) != was.url:
+    if changes.get("enabled") or changes.get("url", old.url) != old.url:
         columns |= {"failing_since": None, "rests_until": None}
     if columns:
         conn.execute(update(webhooks).where(webhooks.c.id == webhook).values(**columns))
@@ -117,17 +117,19 @@ def amend(conn: Connection, project: str, webhook: WebhookId, changes: Changes, 
     return get(conn, project, webhook)
 
 
-def filter_text(wanted: Iterable[str] | None) -> str | None:
+def filter_text(values: Iterable[str] | None) -> str | None:
     """Returns a filter of states or tags as JSON, sorted and without duplicates. None means no filter."""
-    return None if wanted is None else json.dumps(sorted(set(wanted)))
+    return None if values is None else json.dumps(sorted(set(values)))
 
 
 def rotate(conn: Connection, project: str, webhook: WebhookId, secret: str, old_until: int | None) -> WebhookRow:
     """Replaces the secret. Until `old_until`, deliveries are also signed with the old secret. Raises NotFound."""
-    was = get(conn, project, webhook, hold=True)
-    old = None if old_until is None else was.secret
+    row = get(conn, project, webhook, hold=True)
+    old_secret = None if old_until is None else row.secret
     conn.execute(
-        update(webhooks).where(webhooks.c.id == webhook).values(secret=secret, old_secret=old, old_until=old_until)
+        update(webhooks)
+        .where(webhooks.c.id == webhook)
+        .values(secret=secret, old_secret=old_secret, old_until=old_until)
     )
     return get(conn, project, webhook)
 

@@ -78,19 +78,19 @@ class WebhookSender:
         if not results:
             return
         now = self._clock()
-        failing = {tried.due.webhook_id for tried in results if not tried.is_delivered}
+        failing = {result.due.webhook_id for result in results if not result.is_delivered}
 
         def write(conn: Any) -> Any:
             deliveries.store_results(conn, results, now)
             return deliveries.give_up(conn, failing, now - GIVE_UP_SECONDS * 1000, now) if failing else []
 
         disabled = await self._write(write)
-        for tried in results:
-            del self._under_way[tried.due.id]
-            self.delivered += tried.is_delivered
-            self.failed += not tried.is_delivered
-            if tried.disable is not None:
-                disabled.append(tried.due.webhook_id)
+        for result in results:
+            del self._under_way[result.due.id]
+            self.delivered += result.is_delivered
+            self.failed += not result.is_delivered
+            if result.disable is not None:
+                disabled.append(result.due.webhook_id)
         for webhook in disabled:
             log.warning("webhook %s is disabled: GET /webhooks/%s shows the reason", webhook, webhook)
 
@@ -115,14 +115,14 @@ class WebhookSender:
         status = answer.status
         is_delivered = status is not None and 200 <= status < 300
         is_gone = status == GONE
-        left = () if is_delivered or is_gone else RETRY_DELAYS_SECONDS[due.tries : due.tries + 1]
+        next_delays = () if is_delivered or is_gone else RETRY_DELAYS_SECONDS[due.tries : due.tries + 1]
         return DeliveryResult(
             due,
             is_delivered,
             status,
             one_line(answer.body),
             None if is_delivered else answer.error or _why(status),
-            again_at=self._clock() + left[0] * 1000 if left else None,
+            again_at=self._clock() + next_delays[0] * 1000 if next_delays else None,
             disable="the receiver answered 410 Gone" if is_gone else None,
         )
 

@@ -47,7 +47,7 @@ def place_waiting(conn: Connection, now: int) -> list[JobId]:
         pass
     result = plan_queue(conn)
     started = start(conn, result.placements, now)
-    queue.explain(conn, result.changed, result.gone)
+    queue.explain(conn, result.changed, result.removed_shapes)
     return started
 
 

@@ -160,7 +160,7 @@ async def test_a_stream_with_kinds_and_max_hz_loses_no_event(api: Api) -> None:
 async def test_max_hz_holds_for_a_job_that_always_has_new_events(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     job, looks, read = await api.submit(), 0, tail.Channel.after
 
-    async def read_and_append(channel: tail.Channel, cursor: int, view: tail.View) -> tail.Page:
+    async def read_and_append(channel: tail.Channel, cursor: int, view: tail.View) -> tail.EventPage:
         nonlocal looks
         page = await read(channel, cursor, view)
         if (looks := looks + 1) < 100:
