@@ -4,7 +4,10 @@ import { describe, expect, it, vi } from "vitest";
 import type { Job } from "../src/api/types";
 
 class Socket {
+  static readonly CONNECTING = 0;
   static all: Socket[] = [];
+  readyState = Socket.CONNECTING;
+  isClosed = false;
   private listeners = new Map<string, (event: unknown) => void>();
   constructor(readonly address: string, readonly protocols: string[]) {
     Socket.all.push(this);
@@ -12,7 +15,13 @@ class Socket {
   addEventListener(kind: string, listener: (event: unknown) => void): void {
     this.listeners.set(kind, listener);
   }
-  close(): void {}
+  close(): void {
+    this.isClosed = true;
+  }
+  open(): void {
+    this.readyState = 1;
+    this.listeners.get("open")?.({});
+  }
   receive(frame: object): void {
     this.listeners.get("message")!({ data: JSON.stringify(frame) });
   }
@@ -76,6 +85,21 @@ describe("the jobs that are followed", () => {
     await settled();
 
     expect(Socket.all.at(-1)!.address).toContain("job_chosen");
+  });
+
+  it("are followed by one socket, and a replaced one is closed once it is open", () => {
+    followEvents(job("job_first"));
+    const replaced = Socket.all.at(-1)!;
+    followEvents(job("job_second"));
+    // A browser logs an error for a socket that is closed earlier.
+    expect(replaced.isClosed).toBe(false);
+    replaced.open();
+    expect(replaced.isClosed).toBe(true);
+
+    const present = Socket.all.at(-1)!;
+    present.open();
+    followEvents(job("job_third"));
+    expect(present.isClosed).toBe(true);
   });
 
   it("have their whole history, also if live points came first", async () => {

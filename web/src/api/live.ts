@@ -49,7 +49,9 @@ export class LiveFeed {
     this.turn += 1;
     const socket = this.socket;
     this.socket = null;
-    socket?.close();
+    // A browser logs an error for a socket that is closed before it is open.
+    if (socket?.readyState === WebSocket.CONNECTING) socket.addEventListener("open", () => socket.close());
+    else socket?.close();
   }
 
   private open(): void {
