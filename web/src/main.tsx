@@ -164,4 +164,5 @@ effect(() => {
 startPolling();
 installKeys();
 keepFocus();
-render(<App />, document.getElementById("app")!);
+// In a task of its own, because reading and running this script takes as long as drawing the first view.
+setTimeout(() => render(<App />, document.getElementById("app")!));

@@ -21,7 +21,7 @@ import { orderText, rateBefore } from "../src/lib/orders";
 import { type Ask, type Printed, levelOf, linesUntil, linesWith, withLive } from "../src/lib/printed";
 import { pausesIn, sharedPauses } from "../src/lib/pauses";
 import { errorText } from "../src/lib/errors";
-import { soon, throttled } from "../src/lib/slices";
+import { drawing, soon, throttled } from "../src/lib/slices";
 import { halfOf, panned, tableOf } from "../src/lib/table";
 
 describe("format", () => {
@@ -157,14 +157,32 @@ describe("work in slices", () => {
     vi.useFakeTimers();
     const done: string[] = [];
     const [first, second] = [{}, {}];
-    soon(first, () => done.push("old"));
-    soon(second, () => done.push("second"));
-    soon(first, () => done.push("new"));
+    soon.add(first, () => done.push("old"));
+    soon.add(second, () => done.push("second"));
+    soon.add(first, () => done.push("new"));
     expect(done).toEqual([]);
     vi.advanceTimersToNextTimer();
     expect(done).toEqual(["new"]);
     vi.runAllTimers();
     expect(done).toEqual(["new", "second"]);
+    vi.useRealTimers();
+  });
+  it("draws at most one chart for each frame, and none that is gone", () => {
+    vi.useFakeTimers();
+    const frames: (() => void)[] = [];
+    vi.stubGlobal("requestAnimationFrame", (frame: () => void) => frames.push(frame));
+    const done: string[] = [];
+    const gone = {};
+    drawing.add({}, () => done.push("first"));
+    drawing.add(gone, () => done.push("gone"));
+    drawing.add({}, () => done.push("last"));
+    drawing.remove(gone);
+    const frame = () => (frames.shift()!(), vi.runAllTimers());
+    frame();
+    expect([done, frames.length]).toEqual([["first"], 1]);
+    frame();
+    expect([done, frames.length]).toEqual([["first", "last"], 0]);
+    vi.unstubAllGlobals();
     vi.useRealTimers();
   });
   it("is throttled to its first and its last call in each period", () => {

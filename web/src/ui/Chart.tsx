@@ -5,7 +5,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { formatDurationTicks, formatNumber, formatTicks } from "../lib/format";
-import { notAnyMore, soon } from "../lib/slices";
+import { drawing, soon } from "../lib/slices";
 import { rangeWithoutOutliers } from "../lib/smooth";
 import { type Range, tableOf } from "../lib/table";
 import { curveOf, curvesVersion, wantFiner } from "../model/curves";
@@ -101,7 +101,7 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
           setCursor: [
             (u) => {
               const index = u.cursor.idx;
-              soon(pointed, () => (pointed.value = index == null ? null : u.data.slice(1).map((column) => valueNear(column as (number | null)[], index))));
+              soon.add(pointed, () => (pointed.value = index == null ? null : u.data.slice(1).map((column) => valueNear(column as (number | null)[], index))));
             },
           ],
         },
@@ -118,9 +118,9 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
     else if (isDrawn) looks.forEach(({ id, startedAt }) => wantFiner({ id, name: title, axis, startedAt, range }));
   }, [range, isDrawn, looks, title, axis]);
   useEffect(() => {
-    if (isDrawn) soon(plot, draw);
+    if (isDrawn) drawing.add(plot, draw);
     else {
-      notAnyMore(plot);
+      drawing.remove(plot);
       plot.current?.destroy();
       plot.current = null;
     }
@@ -133,8 +133,8 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
     observer.observe(frame.current!);
     return () => {
       observer.disconnect();
-      notAnyMore(plot);
-      notAnyMore(pointed);
+      drawing.remove(plot);
+      soon.remove(pointed);
       plot.current?.destroy();
       plot.current = null;
     };
