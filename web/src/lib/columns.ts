@@ -39,7 +39,7 @@ export const COLUMNS: Column[] = [
   { id: "name", title: "Name", width: 180, text: jobTitle, value: (job) => jobTitle(job).toLowerCase() },
   { id: "state", title: "State", width: 104, text: (job) => job.state, value: (job) => job.state },
   {
-    id: "why", title: "Reason", width: 190, text: reasonOf, value: reasonOf,
+    id: "why", title: "Reason", width: 178, text: reasonOf, value: reasonOf,
   },
   {
     id: "progress", title: "Progress", width: 128, isNumber: true,
@@ -54,7 +54,7 @@ export const COLUMNS: Column[] = [
   { id: "created", title: "Created", width: 104, text: (job, { now }) => formatAge(job.created_at, now), value: (job) => time(job.created_at) },
   { id: "started", title: "Started", width: 104, text: (job, { now }) => (job.started_at ? formatAge(job.started_at, now) : ""), value: (job) => time(job.started_at) },
   { id: "finished", title: "Finished", width: 104, text: (job, { now }) => (job.finished_at ? formatAge(job.finished_at, now) : ""), value: (job) => time(job.finished_at) },
-  { id: "running", title: "Ran", width: 88, isNumber: true, text: (job, { now }) => (job.started_at ? formatDuration(runningSeconds(job, now)) : ""), value: (job, { now }) => runningSeconds(job, now) },
+  { id: "running", title: "Ran", width: 100, isNumber: true, text: (job, { now }) => (job.started_at ? formatDuration(runningSeconds(job, now)) : ""), value: (job, { now }) => runningSeconds(job, now) },
   { id: "tags", title: "Tags", width: 84, text: (job) => job.tags.join(", "), value: (job) => job.tags.join() || null },
   { id: "project", title: "Project", width: 110, text: (job) => job.project, value: (job) => job.project },
   { id: "node", title: "Node", width: 110, text: (job) => job.nodes.join(", ") || (job.node ?? ""), value: (job) => job.nodes.join(", ") || job.node },

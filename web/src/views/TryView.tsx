@@ -6,7 +6,7 @@ import type { Job } from "../api/types";
 import { type Message, type Way, WAYS, readRow, textOf, wayOf, withMessage } from "../lib/answers";
 import { jobTitle } from "../lib/format";
 import { detailsVersion, needSpec, specOf } from "../model/details";
-import { jobs, listed, refreshJob } from "../model/jobs";
+import { isFinal, jobs, listed, refreshJob } from "../model/jobs";
 import { href, param, setParams } from "../model/route";
 import { JsonText } from "../ui/Json";
 
@@ -176,7 +176,7 @@ function Chooser({ side, id, checkpoint, choose }: { side: string; id: string; c
       </select></label>
       {id && (
         <label>Checkpoint <select value={checkpoint} onChange={(event) => choose(id, event.currentTarget.value)}>
-          <option value="">its final model</option>
+          <option value="">its final model{known && !isFinal(known) && " so far"}</option>
           {saved.filter(({ status }) => status === "committed").map((one) => <option key={one.id} value={one.id}>step {one.step}{one.is_best ? ", best" : ""}</option>)}
         </select></label>
       )}

@@ -46,7 +46,7 @@ export function Queue() {
               <tr key={row.job}>
                 <td class="number" data-title="place">{row.place ?? "later"}</td>
                 <td data-title="pool">{row.pool}</td>
-                <td><a href={href(`jobs/${row.job}`)}>{row.name ?? row.job.slice(-8)}</a></td>
+                <td><a href={href(`jobs/${row.job}`)} title={row.name ?? ""}>{row.name ?? row.job.slice(-8)}</a></td>
                 <td class="number" data-title="priority">{row.priority}</td>
                 <td data-title="needs">{row.needs}</td>
                 <td class="sentence">{row.starts_after ? `not before ${formatMoment(row.starts_after, Date.now())}: ` : ""}{row.message ?? row.reason}</td>
