@@ -6,8 +6,8 @@ import { lazy, Suspense } from "preact/compat";
 import { useEffect, useState } from "preact/hooks";
 import { needsKey, storeKey, storedKey } from "./api/client";
 import { isOnline, lastHeard } from "./api/connection";
-import { formatDuration } from "./lib/format";
-import { listedProject, message, refreshNow, startPolling } from "./model/jobs";
+import { formatDuration, tabTitle } from "./lib/format";
+import { jobs, listedProject, message, refreshNow, startPolling } from "./model/jobs";
 import { go, href, param, route, setParams } from "./model/route";
 import { focused, installKeys, keepFocus, KEYS } from "./ui/keyboard";
 import { Menu } from "./ui/Menu";
@@ -160,6 +160,9 @@ effect(() => {
   void place.value;
   message.value = null;
   showAllOfX();
+});
+effect(() => {
+  document.title = tabTitle(route.value.view, jobs.value.get(route.value.id ?? ""));
 });
 startPolling();
 installKeys();

@@ -4,7 +4,7 @@ import { asCommand, asCurl, asPython } from "../src/lib/commands";
 import { columnOf, compareValues } from "../src/lib/columns";
 import { diff, flatten } from "../src/lib/flatten";
 import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
-import { formatBytes, formatDuration, formatDurationTicks, formatMoment, formatNumber, formatTicks, sentence, formatX } from "../src/lib/format";
+import { formatBytes, formatDuration, formatDurationTicks, formatMoment, formatNumber, formatTicks, sentence, formatX, tabTitle } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
 import { type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
 import { bestOf, familiesOf, groupMetrics, lowerIsBetter } from "../src/lib/groups";
@@ -33,6 +33,7 @@ describe("format", () => {
     expect(formatTicks([0, 0.5, 1])).toEqual(["0", "0.5", "1"]);
     expect([999, 1500, 999_700, 2.5e9, 1.2346e15].map(formatBytes)).toEqual(["999 B", "1.50 kB", "1.00 MB", "2.50 GB", "1,235 TB"]);
     expect([[0, 0.5, 1], [0, 60, 120], [-60, 0]].map(formatDurationTicks)).toEqual([["0 s", "0.5 s", "1 s"], ["0 s", "1 min", "2 min"], ["−1 min", "0 s"]]);
+    expect([tabTitle("job", { name: "a", id: "job_1", state: "running" }), tabTitle("cluster", undefined), tabTitle("jobs", undefined)]).toEqual(["a (running) · Footplate", "Cluster · Footplate", "Footplate"]);
     const [now, later] = ["2026-01-01T12:00:00Z", "2026-01-03T12:00:00Z"];
     expect([formatMoment(now, Date.parse(now)).includes("2026"), formatMoment(later, Date.parse(now)).includes("2026")]).toEqual([false, true]);
   });

@@ -49,6 +49,12 @@ export function jobTitle(job: { name: string | null; id: string }): string {
   return job.name || `job ${job.id.slice(-8)}`;
 }
 
+/** Returns the name of the browser's tab. Somebody may have many of them open. */
+export function tabTitle(view: string, job: { name: string | null; id: string; state: string } | undefined): string {
+  const title = job ? `${jobTitle(job)} (${job.state})` : { compare: "Compare", submit: "New job", try: "Try", cluster: "Cluster" }[view];
+  return [title, "Footplate"].filter(Boolean).join(" · ");
+}
+
 /** Reasons whose names say too little beside the state. */
 const REASONS: Record<string, string> = { pause: "paused on request", cancel: "cancelled on request", drain: "the node is drained" };
 
