@@ -887,6 +887,12 @@ async def test_the_cursor_moves_over_the_charts_without_drawing_them_again(api: 
     await expect(last).to_have_text("0")
     assert await page.evaluate("window.strokes") == before > 0
 
+    # The row of the legend emphasizes its line.
+    await page.locator("[data-metric=m0] .legend li").hover()
+    await page.wait_for_function("before => window.strokes > before", arg=before)
+    await page.get_by_role("button", name="Enlarge m0").click()
+    await page.wait_for_function("() => document.querySelector('[data-metric=m0] canvas')?.clientHeight > 400")
+
 
 async def test_a_zoom_is_shared_by_all_charts_until_it_is_reset(api: Api, page: Page) -> None:
     job, _ = trained(api, [{"a": float(step), "b": float(step)} for step in range(50)])

@@ -23,10 +23,12 @@ interface Props {
   settings: Settings;
   /** True if the other charts have another axis, so that this one names its own. */
   isOwnAxis?: boolean;
-  height?: number;
 }
 
-export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 }: Props) {
+const HEIGHT = 200;
+const LARGE_HEIGHT = 440;
+
+export function Chart({ title, looks, settings, isOwnAxis = false }: Props) {
   const frame = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const shape = useRef("");
@@ -35,6 +37,8 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
   const limits = useRef<[number, number] | null>(null);
   const pointed: Pointed = useSignal(null);
   const [isVisible, setVisible] = useState(false);
+  const [isLarge, setLarge] = useState(false);
+  const height = isLarge ? LARGE_HEIGHT : HEIGHT;
   const { axis } = settings;
   /** Charts with the same axis share the cursor and the zoom. */
   const sync = axis;
@@ -54,7 +58,7 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
   before.current = lines;
   const families = useMemo(() => familiesOf(lines), [lines]);
   const isSmooth = settings.smoothing > 0;
-  const key = JSON.stringify([lines.map((line) => [line.id, line.label, line.color, line.family]), { ...settings, smoothing: isSmooth }, colorsVersion.value]);
+  const key = JSON.stringify([lines.map((line) => [line.id, line.label, line.color, line.family]), { ...settings, smoothing: isSmooth }, height, colorsVersion.value]);
 
   const draw = () => {
     const element = frame.current;
@@ -112,6 +116,9 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
     show(plot.current);
   };
 
+  /** Draws one series as it is and all others faint, or with null all as they are. */
+  const stress = useMemo(() => (series: number | null) => plot.current?.setSeries(series, { focus: true }), []);
+
   const isDrawn = isVisible && lines.length > 0;
   useEffect(() => {
     if (range === null) vertical.current = null;
@@ -124,11 +131,11 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
       plot.current?.destroy();
       plot.current = null;
     }
-  }, [isDrawn, lines, key, settings.smoothing, range, height]);
+  }, [isDrawn, lines, key, settings.smoothing, range]);
 
   useEffect(() => {
     const observer = new ResizeObserver(() => {
-      if (plot.current && frame.current) plot.current.setSize({ width: frame.current.clientWidth, height });
+      if (plot.current && frame.current) plot.current.setSize({ width: frame.current.clientWidth, height: plot.current.height });
     });
     observer.observe(frame.current!);
     return () => {
@@ -141,10 +148,11 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
   }, []);
 
   return (
-    <figure class="chart" data-metric={title}>
+    <figure class={`chart ${isLarge ? "large" : ""}`} data-metric={title}>
       <figcaption>
         <span class="chart-title">{title}</span>
         {isOwnAxis && <small> over {axis} time</small>}
+        <button type="button" class="quiet" aria-pressed={isLarge} aria-label={`Enlarge ${title}`} title={isLarge ? "Smaller" : "Larger"} onClick={() => setLarge(!isLarge)}>{isLarge ? "−" : "+"}</button>
         <Menu label="···" name={`Save ${title}`} class="right">
           <button type="button" onClick={() => savePng(plot.current, title, families)}>PNG</button>
           <button type="button" onClick={() => saveSvg(plot.current, title, families)}>SVG</button>
@@ -161,7 +169,7 @@ export function Chart({ title, looks, settings, isOwnAxis = false, height = 200 
       >
         {isVisible && lines.length === 0 && <p class="chart-empty">{`No value of ${title} with ${axis === "epoch" ? "an epoch" : axis === "step" ? "a step" : "a time"} yet.`}</p>}
       </div>
-      {before.current.length > 0 ? <Legend title={title} families={families} isSmooth={isSmooth} pointed={pointed} /> : <ul class="legend">{looks.map((look) => <li key={look.id}>&nbsp;</li>)}</ul>}
+      {before.current.length > 0 ? <Legend title={title} families={families} isSmooth={isSmooth} pointed={pointed} stress={stress} /> : <ul class="legend">{looks.map((look) => <li key={look.id}>&nbsp;</li>)}</ul>}
     </figure>
   );
 }

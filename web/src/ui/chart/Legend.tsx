@@ -15,12 +15,14 @@ interface LegendProps {
   families: Line[][];
   isSmooth: boolean;
   pointed: Pointed;
+  /** Draws one series before all others, or with null none. */
+  stress: (series: number | null) => void;
 }
 
 /** Rows that a legend shows without scrolling. */
 const ROWS_IN_SIGHT = 6;
 
-export const Legend = memo(({ title, families, isSmooth, pointed }: LegendProps) => {
+export const Legend = memo(({ title, families, isSmooth, pointed, stress }: LegendProps) => {
   const width = seriesPerFamily(families, isSmooth);
   /** Where the value of a family stands among the drawn columns: its mean, or its smoothed line. */
   const placeOf = (index: number) => width.slice(0, index).reduce((a, b) => a + b, 0) + (width[index] === 2 ? 1 : 0);
@@ -29,7 +31,7 @@ export const Legend = memo(({ title, families, isSmooth, pointed }: LegendProps)
   return (
     <ul class={`legend ${width.includes(3) ? "of-families" : ""}`} tabIndex={families.length > ROWS_IN_SIGHT ? 0 : undefined} aria-label={`Values of ${title}`}>
       {families.map((members, index) => (
-        <li key={members[0]!.family ?? members[0]!.id}>
+        <li key={members[0]!.family ?? members[0]!.id} onMouseEnter={() => stress(placeOf(index) + 1)} onMouseLeave={() => stress(null)}>
           <i style={{ background: members[0]!.color }} />
           <span class="legend-name" title={members.map((line) => line.label).join(", ")}>{members[0]!.family ?? members[0]!.label}{members.length > 1 && ` (${members.length})`}</span>
           <b>{formatNumber(values ? values[placeOf(index)] : rows[index]!.last)}</b>
