@@ -7,7 +7,7 @@ The number of rows is known from the report of the upload.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -31,22 +31,49 @@ MOST_PROBLEMS = 5
 
 
 def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Problem]:
-    """Returns the problems of the first rows of uploaded JSON lines. Returns [] if a map changes the rows first."""
+    """Returns the problems of the first rows of uploaded JSON lines. Returns [] if only a node can apply a map."""
     trainer = spec.library_trainer
     described = None if trainer is None else catalogue.get("trainers", trainer.use)
-    if described is None or not described.rows or spec.data.map:
+    if described is None or not described.rows or not all(map(_changes_columns, spec.data.map)):
         return []
     datasets = [
-        (("data", *path), _uploaded(dataset.args)) for path, dataset in spec.data.sets() if dataset.use == "files/jsonl"
+        (("data", *path), dataset.args, _uploaded(dataset.args))
+        for path, dataset in spec.data.sets()
+        if dataset.use == "files/jsonl"
     ]
-    share = HEAD_BYTES // max(1, sum(len(names) for _, names in datasets))
+    share = HEAD_BYTES // max(1, sum(len(names) for _, _, names in datasets))
     problems: list[Problem] = []
-    for path, names in datasets:
+    for path, args, names in datasets:
         forms = RowForms(described.rows)
+        offset: Any = args.get("offset") or 0
+        limit: Any = args.get("limit")
         for index, name in enumerate(names):
+            lines, is_whole = _lines(store, name, share)
+            rows = lines[offset:][:limit]
             pointer = pointer_to(*path, "args", "paths", index)
-            problems += islice(_wrong_lines(_lines(store, name, share), pointer, forms), MOST_PROBLEMS)
+            problems += islice(_wrong_lines(rows, pointer, forms, spec.data.map), MOST_PROBLEMS)
+            if not is_whole and (offset or limit is not None):
+                break  # The rows that offset and limit select from the next file depend on the rest of this one.
+            offset = max(0, offset - len(lines))
+            limit = None if limit is None else limit - len(rows)
     return problems
+
+
+def _changes_columns(component: Component) -> bool:
+    """Returns True for a map that `_mapped` can apply."""
+    kind = {"rename": dict, "keep": list, "drop": list}.get(component.use)
+    return kind is not None and isinstance(component.args.get("columns"), kind)
+
+
+def _mapped(row: dict[str, Any], maps: Sequence[Component]) -> dict[str, Any]:
+    """Returns a row after the maps `rename`, `keep` and `drop`. Columns that the row lacks are ignored."""
+    for component in maps:
+        columns: Any = component.args["columns"]
+        if component.use == "rename":
+            row = {columns.get(name, name): value for name, value in row.items()}
+        else:
+            row = {name: value for name, value in row.items() if (name in columns) == (component.use == "keep")}
+    return row
 
 
 def no_row_to_train_on(conn: Connection, spec: JobSpec) -> list[Problem]:
@@ -97,17 +124,17 @@ def _is_counted(file: FileRow) -> bool:
 
 
 def _uploaded(args: dict[str, Any]) -> list[str]:
-    """Returns the ids of a dataset's files. Returns [] if it skips rows, or has files that were not uploaded."""
+    """Returns the ids of a dataset's files. Returns [] if it has files that were not uploaded."""
     names = args.get("paths")
-    if not isinstance(names, list) or args.get("offset") or args.get("limit"):
+    if not isinstance(names, list):
         return []
     return names if all(isinstance(name, str) and is_file(name) for name in names) else []
 
 
-def _wrong_lines(lines: list[bytes], pointer: str, forms: RowForms) -> Iterator[Problem]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+def _wrong_lines(
+    lines: Sequence[tuple[int, bytes]], pointer: str, forms: RowForms, maps: Sequence[Component]
+) -> Iterator[Problem]:
+    for number, line in lines:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -115,18 +142,18 @@ def _wrong_lines(lines: list[bytes], pointer: str, forms: RowForms) -> Iterator[
             continue
         if not isinstance(row, dict):
             yield Problem(pointer, "wrong_row", f"line {number} is not an object, as rows are")
-        elif problem := forms.problem(row):
+        elif problem := forms.problem(_mapped(row, maps)):
             yield Problem(pointer, problem.code, f"line {number}: {problem.detail}", problem.hint)
 
 
-def _lines(store: Store, name: str, most_bytes: int) -> list[bytes]:
-    """Returns the whole lines at the beginning of an uploaded file."""
+def _lines(store: Store, name: str, most_bytes: int) -> tuple[list[tuple[int, bytes]], bool]:
+    """Returns the numbered lines at the beginning of an uploaded file that hold a row, and whether these are all."""
     file = open_below(store, str(layout.UPLOADS / name))
     if file is None:
-        return []
+        return [], False
     with file:
         head = b""
         while len(head) <= most_bytes and (piece := file.read(most_bytes + 1)):
             head += piece
-    lines = head.split(b"\n")
-    return lines[:-1] if len(head) > most_bytes else lines
+    is_whole, lines = len(head) <= most_bytes, head.split(b"\n")
+    return [(at, line) for at, line in enumerate(lines if is_whole else lines[:-1], 1) if line.strip()], is_whole

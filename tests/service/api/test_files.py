@@ -365,7 +365,7 @@ async def test_a_listed_host_is_accepted(serve: Serve, sqlite_url: str) -> None:
 async def test_rows_that_a_library_trainer_cannot_use_are_named_by_line(api: Api) -> None:
     form = {"title": "text", "type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
     about = {"lib/sft": Described(name="lib/sft", group="trainers", rows=[form])}
-    others = [Described(name=name, group=group) for name, group in (("toy/mlp", "models"), ("keep", "maps"))]
+    others = [Described(name=name, group=group) for name, group in (("toy/mlp", "models"), ("pad", "maps"))]
     paths = {"type": "object", "properties": {"paths": {"type": "array"}}}
     reader = Described(name="files/jsonl", group="data", args=paths)
     api.services.catalogues.current = Catalogue.of([*others, reader, *about.values()])
@@ -379,9 +379,39 @@ async def test_rows_that_a_library_trainer_cannot_use_are_named_by_line(api: Api
     errors = refused.json()["errors"][:3]
     assert [(error["pointer"], error["code"]) for error in errors] == [("/data/eval/dev", "wrong_row")] * 3
     assert [f"line {number}" in error["detail"] for number, error in enumerate(errors, 3)] == [True] * 3
-    mapped = {"train": wrong, "map": ["keep"]}
+    mapped = {"train": wrong, "map": ["pad"]}
     for data in ({"train": good}, mapped):
         assert (await api.client.post("/jobs", json={**spec, "data": data})).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("selected", "maps", "wrong"),
+    [
+        ({}, [], [("0", 3), ("0", 4), ("1", 1)]),
+        ({"offset": 1, "limit": 1}, [], [("0", 3)]),
+        ({"offset": 3, "limit": 1}, [], [("1", 1)]),
+        ({"limit": 1}, [], []),
+        ({"offset": 1}, [{"use": "rename", "args": {"columns": {"txt": "text"}}}], [("0", 4)]),
+        ({"limit": 1}, [{"use": "drop", "args": {"columns": ["text"]}}], [("0", 1)]),
+        ({"limit": 1}, [{"use": "keep", "args": {"columns": ["text"]}}], []),
+    ],
+)
+async def test_rows_are_checked_as_offset_limit_and_maps_leave_them(
+    api: Api, selected: dict[str, int], maps: list[dict[str, object]], wrong: list[tuple[str, int]]
+) -> None:
+    form = {"title": "text", "type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+    args = {"type": "object", "properties": {"paths": {}, "offset": {}, "limit": {}, "columns": {}}}
+    names = (("toy/mlp", "models"), ("files/jsonl", "data"), ("rename", "maps"), ("keep", "maps"), ("drop", "maps"))
+    others = [Described(name=name, group=group, args=args) for name, group in names]
+    api.services.catalogues.current = Catalogue.of([*others, Described(name="lib/sft", group="trainers", rows=[form])])
+    first = b'{"text": "a"}\n\n{"txt": "b"}\n{"text": 7}\n'
+    paths = [(await post(api, body)).json()["id"] for body in (first, b'{"txt": "c"}\n')]
+    data = {"train": {"use": "files/jsonl", "args": {"paths": paths, **selected}}, "map": maps}
+
+    answer = await api.client.post("/jobs", json={**SPEC, "trainer": "lib/sft", "data": data})
+
+    rows = [problem for problem in answer.json().get("errors", []) if problem["code"] == "wrong_row"]
+    assert [(row["pointer"][-1], int(row["detail"].split()[1].strip(":"))) for row in rows] == wrong
 
 
 async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number_of_rows(api: Api) -> None:
