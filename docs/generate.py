@@ -398,6 +398,22 @@ DIFFERENCES = (
         "It returns them in the order of the data.",
         "Scripts join predictions with the rows of the data.",
     ),
+    (
+        "A model card names its metrics in `metrics`, and the configuration and split of its dataset.",
+        "It has the values of the last evaluation in `model-index`, with the loss, and a text of our own.",
+        "The card is made without transformers, which knows the hub's names of metrics and tasks.",
+    ),
+    (
+        "With `dispatch_batches: false`, an evaluation of a stream counts a smaller last batch as a full one in "
+        "`eval_loss`.",
+        "It counts the batch by its samples.",
+        "The loss is the mean over the samples, as with the other settings.",
+    ),
+    (
+        "An evaluation logs `eval_loss`, and a checkpoint has the files of Hugging Face.",
+        "It also logs `eval_loss_exact`. A checkpoint also has `manifest.json` and `training_args.json`.",
+        "Nothing of theirs is missing, so both can continue from the other's checkpoints.",
+    ),
 )
 
 
