@@ -34,20 +34,22 @@ class NothingThere(FootplateError):
 
 
 def add_verb(verbs: Verbs, name: str, run: Callable[[Options], int], help: str, **more: Any) -> argparse.ArgumentParser:
-    """Adds a verb with `--json` and `--url`, which all verbs have."""
+    """Adds a verb with `--json`, `--url` and `--project`, which all verbs have."""
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=_sentence(help), **more)
-    _add_options(parser, json=False, url=None)
+    _add_options(parser, json=False, text=None)
     parser.set_defaults(run=run)
     return parser
 
 
-def add_subcommand(subcommands: Verbs, name: str, run: Callable[[Options], int], help: str) -> argparse.ArgumentParser:
+def add_subcommand(
+    subcommands: Verbs, name: str, run: Callable[[Options], int], help: str, **more: Any
+) -> argparse.ArgumentParser:
     """Adds a subcommand of a verb, such as `footplate keys create`.
 
     The verb's options may also stand before the subcommand's name.
     """
-    parser: argparse.ArgumentParser = subcommands.add_parser(name, help=help, description=_sentence(help))
-    _add_options(parser, json=argparse.SUPPRESS, url=argparse.SUPPRESS)
+    parser: argparse.ArgumentParser = subcommands.add_parser(name, help=help, description=_sentence(help), **more)
+    _add_options(parser, json=argparse.SUPPRESS, text=argparse.SUPPRESS)
     parser.set_defaults(run=run)
     return parser
 
@@ -56,10 +58,13 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _add_options(parser: argparse.ArgumentParser, *, json: Any, url: Any) -> None:
+def _add_options(parser: argparse.ArgumentParser, *, json: Any, text: Any) -> None:
+    """Adds the options of all verbs, with these defaults for `--json` and for the options that take a text."""
     parser.add_argument("--json", action="store_true", default=json, help="print JSON, one object per line")
     help = "the service's address (default: FOOTPLATE_URL, the `up` in this folder, or http://127.0.0.1:8080)"
-    parser.add_argument("--url", default=url, help=help)
+    parser.add_argument("--url", default=text, help=help)
+    help = "the project to act in, for a key that is valid for every project (default: default)"
+    parser.add_argument("--project", default=text, type=not_empty, help=help)
 
 
 JOB_HELP = "a job: its id, the beginning or end of its id, its name, or @last for the newest"
@@ -109,7 +114,7 @@ def filters_of(options: Options) -> Any:
 def client_of(options: Options, **more: Any) -> Client:
     from footplate import Client
 
-    return Client(options.url, **{"retries": RETRIES, **more})
+    return Client(options.url, project=options.project, **{"retries": RETRIES, **more})
 
 
 def add_changes(parser: argparse.ArgumentParser, help: str, *, metavar: str = "a.b=v") -> None:

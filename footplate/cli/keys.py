@@ -14,9 +14,16 @@ if TYPE_CHECKING:
 def add_verbs(verbs: Verbs) -> None:
     keys = add_verb(verbs, "keys", run_list, "list, create or delete the API keys of your project")
     subcommands = keys.add_subparsers(metavar="create | delete", title="subcommands")
-    create = add_subcommand(subcommands, "create", run_create, "create a key and print it; it is shown only once")
+    # "resolve" replaces the verbs' own --project: `--project "*"` can be that of a key, and not that of a request.
+    create = add_subcommand(
+        subcommands,
+        "create",
+        run_create,
+        "create a key and print it; it is shown only once",
+        conflict_handler="resolve",
+    )
     create.add_argument("name", metavar="NAME", help="a description of the key, such as its owner or purpose")
-    create.add_argument("--project", required=True, help="the key's project; * is every project")
+    create.add_argument("--project", dest="key_project", required=True, help="the key's project; * is every project")
     create.add_argument(
         "--scope",
         dest="scopes",
@@ -42,7 +49,7 @@ def _row(key: Key) -> tuple[object, ...]:
 
 def run_create(options: Options) -> int:
     wanted = {"scopes": options.scopes} if options.scopes else {}
-    key = client_of(options).keys.create(options.name, options.project, expires_in=options.expires_in, **wanted)
+    key = client_of(options).keys.create(options.name, options.key_project, expires_in=options.expires_in, **wanted)
     if options.json:
         print_json(key.model_dump(mode="json"))
         return 0

@@ -119,6 +119,7 @@ class AsyncClient(Operations):
         url: str | None = None,
         api_key: str | None = None,
         *,
+        project: str | None = None,
         timeout: float = 30.0,
         retries: int = 4,
         patience: float = 600.0,
@@ -127,11 +128,12 @@ class AsyncClient(Operations):
     ) -> None:
         """Reads FOOTPLATE_URL and FOOTPLATE_API_KEY if `url` and `api_key` are not given.
 
-        `timeout` is the time in seconds for one answer. `retries` is the number of repetitions of a request that may
-        safely be repeated. `patience` is the number of seconds for which a broken stream tries to connect again.
-        `on_bytes` is called during uploads and downloads with a file's name, its bytes so far and its size.
+        A key that is valid for every project acts in `project`, or in "default" if that is not given. `timeout` is the
+        time in seconds for one answer. `retries` is the number of repetitions of a request that may safely be repeated.
+        `patience` is the number of seconds for which a broken stream tries to connect again. `on_bytes` is called
+        during uploads and downloads with a file's name, its bytes so far and its size.
         """
-        arguments = http_arguments(url, api_key, timeout)
+        arguments = http_arguments(url, api_key, timeout, project)
         wire = AsyncWire(open_http_client(httpx2.AsyncClient, arguments, transport), retries + 1, on_bytes)
         super().__init__(wire, arguments["base_url"], patience)
 
@@ -152,6 +154,7 @@ class Client(Blocking[Operations]):
         url: str | None = None,
         api_key: str | None = None,
         *,
+        project: str | None = None,
         timeout: float = 30.0,
         retries: int = 4,
         patience: float = 600.0,
@@ -159,7 +162,7 @@ class Client(Blocking[Operations]):
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         """Takes the same arguments as AsyncClient, which describes them."""
-        arguments = http_arguments(url, api_key, timeout)
+        arguments = http_arguments(url, api_key, timeout, project)
         wire = BlockingWire(open_http_client(httpx2.Client, arguments, transport), retries + 1, on_bytes)
         twin = Operations(wire, arguments["base_url"], patience)
         super().__init__(twin)

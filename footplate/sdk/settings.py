@@ -37,8 +37,8 @@ def url_of_up() -> str | None:
     return None
 
 
-def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict[str, Any]:
-    """Returns the arguments of an httpx2 client: the base URL, the key's header, the timeout and the use of proxies."""
+def http_arguments(url: str | None, api_key: str | None, timeout: float, project: str | None = None) -> dict[str, Any]:
+    """Returns the arguments of an httpx2 client: URL, key, project, timeout and the use of proxies."""
     settings = ClientSettings.from_environment()
     of_up = None if url or "url" in settings.model_fields_set else url_of_up()
     base = (url or of_up or settings.url).rstrip("/")
@@ -55,6 +55,8 @@ def http_arguments(url: str | None, api_key: str | None, timeout: float) -> dict
     return {
         "base_url": base,
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
+        # httpx2 adds these parameters to every request that does not name a project itself.
+        "params": {} if project is None else {"project": project},
         "timeout": httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
         # Requests to this machine itself do not use the proxies that the environment sets.
         "trust_env": urlsplit(base).hostname not in LOOPBACK,

@@ -93,6 +93,18 @@ def test_a_job_is_paused_resumed_amended_cancelled_and_deleted(client: Client, s
         job.refresh()
 
 
+def test_a_client_acts_in_its_project(client: Client, standing: System) -> None:
+    with Client(standing.url, project="vision") as vision:
+        job = vision.jobs.create(ELSEWHERE)
+        job.cancel().wait(timeout=PATIENCE)
+
+        assert (job.state, job.info.project) == ("cancelled", "vision")
+        assert job.id in [listed.id for listed in vision.jobs.list()]
+        assert job.id not in [listed.id for listed in vision.jobs.list(project="default")]
+    with pytest.raises(NotFound):
+        client.jobs.get(job.id)
+
+
 def test_a_failed_job_raises_its_error_with_the_traceback(client: Client) -> None:
     with pytest.raises(JobFailed) as failed:
         client.jobs.create(FAILING).wait(timeout=PATIENCE).raise_for_status()

@@ -16,7 +16,7 @@ import pytest
 from footplate import Client
 from footplate.cli import doctor, main, make_parser, parse
 from footplate.cli.cluster import argument_lines, component_row
-from footplate.cli.context import UsageError
+from footplate.cli.context import UsageError, client_of
 from footplate.cli.event_lines import line_of
 from footplate.cli.predict import inputs
 from footplate.cli.show import cell, warn_of_empty_column
@@ -27,6 +27,7 @@ from footplate.contract.events import Event
 from footplate.errors import InvalidRequest
 from footplate.sdk.bundles import packed
 from footplate.sdk.models import Component, JobInfo
+from footplate.sdk.request import ApiRequest
 from tests.client.test_asking import JOB
 
 NODE = {
@@ -270,6 +271,22 @@ def test_a_proxy_that_cannot_be_used_exits_with_2(
 
     assert main(["ls", "--url", "http://192.0.2.1:8080"]) == 2
     assert "ALL_PROXY" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "project"),
+    [
+        ("show a", None),
+        ("show a --project vision", "vision"),
+        ("keys --project vision delete key_1", "vision"),
+        ("keys create me --project *", None),
+    ],
+)
+def test_a_verb_acts_in_the_named_project(line: str, project: str | None) -> None:
+    """The `--project` of `keys create` is the new key's project, which may be `*`."""
+    client = client_of(parse(make_parser(), [*line.split(), "--url", "http://service.invalid"]))
+
+    assert ApiRequest("GET", "/nodes").on(client._twin._wire).url.params.get("project") == project
 
 
 def test_an_unknown_subcommand_without_a_similar_name_prints_all_subcommands(

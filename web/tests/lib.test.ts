@@ -369,10 +369,15 @@ describe("commands", () => {
     expect(asPython(rate, "http://h", false)).toContain('job.do(save=True, set={"learning_rate": 0.001})');
   });
 
-  it("repeats a request in another project, which the client and the command cannot name", () => {
+  it("repeats a request in another project", () => {
     const logs = { method: "GET", path: "/jobs/job_1/logs?project=vision" };
-    expect([logs, { method: "GET", path: "/jobs/job_1?project=vision" }].map(asCommand)).toEqual([null, null]);
-    expect(asPython(logs, "http://h", false)).toContain('httpx2.request("GET", "http://h/jobs/job_1/logs?project=vision")');
+    const events = { method: "GET", path: "/jobs/job_1/events?kinds=state,checkpoint&project=vision" };
+    const submit = { method: "POST", path: "/jobs?project=vision", body: "{}" };
+    const pin = { method: "PATCH", path: "/jobs/job_1/checkpoints/ckpt_1?project=vision", body: "{}" };
+    expect([logs, events, submit, pin].map(asCommand)).toEqual(["footplate logs job_1 --project 'vision'", "footplate events job_1 --project 'vision'", "footplate submit '{}' --project 'vision'", null]);
+    expect(asPython(logs, "http://h", false)).toContain('client = Client("http://h", project="vision")\njob = client.jobs.get("job_1")\nfor line in job.logs()');
+    expect(asPython(events, "http://h", false)).toContain('job.events(kinds="state,checkpoint", follow=False)');
+    expect(asPython(pin, "http://h", false)).toContain('httpx2.request("PATCH", "http://h/jobs/job_1/checkpoints/ckpt_1?project=vision", json={})');
     expect(asCurl(logs, "http://h", false)).toBe("curl -s 'http://h/jobs/job_1/logs?project=vision'");
   });
 

@@ -15,14 +15,23 @@ export function asCurl({ method, path, body }: Sent, origin: string, hasKey: boo
   return parts.join(" ");
 }
 
-export function asPython({ method, path, body }: Sent, origin: string, hasKey: boolean): string {
-  const head = `from footplate import Client\n\nclient = Client(${JSON.stringify(origin)})\n`;
+/** The path without its project, and the project or an empty text. */
+function apart(sent: string): { path: string; project: string } {
+  const project = /[?&]project=([^&]*)/.exec(sent)?.[1] ?? "";
+  const path = sent.replace(/([?&])project=[^&]*&?/, "$1").replace(/[?&]$/, "");
+  return { path, project: decodeURIComponent(project) };
+}
+
+export function asPython({ method, path: sentPath, body }: Sent, origin: string, hasKey: boolean): string {
+  const { path, project } = apart(sentPath);
+  const inside = project && `, project=${JSON.stringify(project)}`;
+  const head = `from footplate import Client\n\nclient = Client(${JSON.stringify(origin)}${inside})\n`;
   if (method === "POST" && path === "/jobs" && body) return `${head}job = client.jobs.create(${asLiteral(JSON.parse(body))})`;
   const [, id, rest = ""] = /^\/jobs\/(job_\w+)(?:\/(.*))?$/.exec(path) ?? [];
   const call = id && callOf(method, rest, body);
   if (call) return `${head}job = client.jobs.get("${id}")\n${call}`;
   const key = hasKey ? `, headers={"Authorization": "Bearer " + os.environ["FOOTPLATE_API_KEY"]}` : "";
-  const sent = `httpx2.request(${JSON.stringify(method)}, ${JSON.stringify(origin + path)}${body ? `, json=${asLiteral(JSON.parse(body))}` : ""}${key})`;
+  const sent = `httpx2.request(${JSON.stringify(method)}, ${JSON.stringify(origin + sentPath)}${body ? `, json=${asLiteral(JSON.parse(body))}` : ""}${key})`;
   return `${hasKey ? "import os\n\n" : ""}import httpx2\n\nprint(${sent}.text)`;
 }
 
@@ -50,9 +59,14 @@ const READS: Record<string, string> = {
 /** Keyword arguments. */
 const named = (args: object) => Object.entries(args).map(([name, value]) => `${name}=${asLiteral(value)}`).join(", ");
 
-/** Returns null for what the command cannot do. It acts in the key's own project, so it cannot repeat a request that names one. */
-export function asCommand({ method, path, body }: Sent): string | null {
-  if (/[?&]project=/.test(path)) return null;
+/** Returns null for what the command cannot do. */
+export function asCommand({ method, path: sentPath, body }: Sent): string | null {
+  const { path, project } = apart(sentPath);
+  const command = commandOf(method, path, body);
+  return command && project ? `${command} --project ${quoted(project)}` : command;
+}
+
+function commandOf(method: string, path: string, body: string | undefined): string | null {
   if (method === "POST" && path === "/jobs" && body) return `footplate submit ${quoted(body)}`;
   if (method === "POST" && path === "/jobs/validate" && body) return `footplate validate ${quoted(body)}`;
   const [, id, rest = ""] = /^\/jobs\/(job_\w+)(?:\/(.*))?$/.exec(path) ?? [];
