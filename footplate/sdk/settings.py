@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,9 @@ from footplate.contract.errors import SettingsError
 from footplate.contract.settings import Settings, expanded
 
 T = TypeVar("T")
+log = logging.getLogger("footplate.client")
+SOCKETS = Path("/proc/net/tcp")
+LISTENING, ROOT = "0A", 0
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -37,11 +41,31 @@ def url_of_up() -> str | None:
     return None
 
 
+def _warn_of_another_user(url: str) -> None:
+    """Logs a warning if the default address belongs to another user's server, because jobs would run as that user.
+
+    A server of root is not reported, because that is the machine's own.
+    """
+    with suppress(OSError, ValueError, LookupError):
+        sockets = [line.split() for line in SOCKETS.read_text().splitlines()[1:]]
+        port = f"{urlsplit(url).port:04X}"
+        owners = {int(of[7]) for of in sockets if of[3] == LISTENING and of[1].rpartition(":")[2] == port}
+        if owners and owners.isdisjoint({ROOT, os.getuid()}):
+            log.warning(
+                "no `footplate up` runs in this folder, so %s is used, which belongs to another user (uid %s). "
+                "Set FOOTPLATE_URL to the address that you mean",
+                url,
+                min(owners),
+            )
+
+
 def http_arguments(url: str | None, api_key: str | None, timeout: float, project: str | None = None) -> dict[str, Any]:
     """Returns the arguments of an httpx2 client: URL, key, project, timeout and the use of proxies."""
     settings = ClientSettings.from_environment()
     of_up = None if url or "url" in settings.model_fields_set else url_of_up()
     base = (url or of_up or settings.url).rstrip("/")
+    if not (url or of_up or "url" in settings.model_fields_set):
+        _warn_of_another_user(base)
     if "://" not in base:
         base = f"http://{base}"
     if not _is_http_url(base):

@@ -337,6 +337,27 @@ def test_without_a_running_system_in_this_folder_the_client_uses_its_default(
     assert Client().url == "http://127.0.0.1:8080"
 
 
+SOCKET = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  {uid}  0 30337 1 0\n"
+
+
+@pytest.mark.parametrize("uid", sorted({0, os.getuid(), 4242}))
+def test_another_users_server_at_the_default_address_is_named(
+    uid: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("FOOTPLATE_URL", "FOOTPLATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    sockets = tmp_path / "tcp"
+    sockets.write_text("  sl  local_address rem_address   st …\n" + SOCKET.format(uid=uid))
+    monkeypatch.setattr("footplate.sdk.settings.SOCKETS", sockets)
+
+    Client("http://127.0.0.1:8080")
+    assert not caplog.messages, "an address that the user has chosen is right"
+    Client()
+    assert [message for message in caplog.messages if "http://127.0.0.1:8080" in message] == caplog.messages
+    assert len(caplog.messages) == (uid == 4242)
+
+
 @pytest.fixture
 def job_requests(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     """Returns the URLs that a command requests. Each answer is an empty list of jobs."""
