@@ -103,7 +103,12 @@ def open_http_client(kind: Callable[..., T], arguments: dict[str, Any], transpor
     try:
         return kind(**arguments, transport=transport)
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
+        # Of a URL that cannot be parsed, httpx2's error may quote a part of the password as the port.
+        is_parsed = not isinstance(error, httpx2.InvalidURL)
+        reason = (
+            str(error) if is_parsed else "its address is not a URL; in a password, write / @ : and # as %2F %40 %3A %23"
+        )
         raise SettingsError(
-            f"a proxy in the environment cannot be used: {error}",
+            f"a proxy in the environment cannot be used: {reason}",
             hint="correct or unset ALL_PROXY, HTTP_PROXY and HTTPS_PROXY",
-        ) from error
+        ) from (error if is_parsed else None)

@@ -9,6 +9,7 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from traceback import format_exception
 
 import httpx2
 import pytest
@@ -22,7 +23,7 @@ from footplate.cli.predict import inputs
 from footplate.cli.show import cell, warn_of_empty_column
 from footplate.cli.submit import read
 from footplate.cli.text import duration, number, size, sparkline, steps, table, wrapped
-from footplate.contract.errors import InvalidSpec
+from footplate.contract.errors import InvalidSpec, SettingsError
 from footplate.contract.events import Event
 from footplate.errors import InvalidRequest
 from footplate.sdk.bundles import packed
@@ -287,6 +288,18 @@ def test_a_verb_acts_in_the_named_project(line: str, project: str | None) -> Non
     client = client_of(parse(make_parser(), [*line.split(), "--url", "http://service.invalid"]))
 
     assert ApiRequest("GET", "/nodes").on(client._twin._wire).url.params.get("project") == project
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://me:hunter2/z@proxy:80", "http://me:hunter2#z@proxy:80", "ftp://me:hunter2@p"]
+)
+def test_the_password_of_a_proxy_is_in_no_error(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+
+    with pytest.raises(SettingsError) as refused:
+        Client("http://192.0.2.1:8080")
+
+    assert "hunter2" not in "".join(format_exception(refused.value))
 
 
 def test_an_unknown_subcommand_without_a_similar_name_prints_all_subcommands(
