@@ -342,8 +342,10 @@ class AsyncJob(JobView):
     async def wait(self, timeout: float | None = None) -> Self:
         """Waits until the job has succeeded, failed or been cancelled. A paused job has not ended.
 
-        Raises WaitTimeout after `timeout` seconds.
+        Raises WaitTimeout after `timeout` seconds. A timeout of 0 asks the service once.
         """
+        if timeout is not None and timeout <= 0:
+            await self.refresh()
         position = self._position(self.info.last_no, ("state",))
         position.deadline = None if timeout is None else time.monotonic() + timeout
         while not self.info.has_ended:

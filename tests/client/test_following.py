@@ -10,6 +10,7 @@ from footplate.errors import FootplateError, NotFound, ServiceError, Unauthorize
 from footplate.sdk.follow import EventPosition, follow
 from footplate.sdk.wire import Wire
 from tests.client.fake_wire import FakeAnswer, FakeWire, Socket, event, messages
+from tests.client.test_asking import JOB, a_job, answer
 
 END = {"end": "succeeded", "last": 9}
 
@@ -140,6 +141,14 @@ async def test_waiting_for_a_known_job_tolerates_an_unreachable_service() -> Non
     wire = FakeWire(*away, FakeAnswer(line.events(1) + line.frame(END)))
 
     assert [event.no async for event in follow(wire, "/stream", EventPosition(), was_connected=True)] == [1]
+
+
+async def test_a_wait_without_a_timeout_left_asks_the_service_once() -> None:
+    ended = FakeWire(answer(200, {**JOB, "state": "succeeded"}))
+
+    assert (await a_job(ended).wait(timeout=0)).state == "succeeded"
+    with pytest.raises(WaitTimeout):
+        await a_job(FakeWire(answer())).wait(timeout=0)
 
 
 async def test_a_deadline_that_passes_raises_its_own_error() -> None:
