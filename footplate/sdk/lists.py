@@ -97,22 +97,37 @@ class Listing(Sequence[T], Generic[T]):
 
 
 class AsyncListing(Generic[T]):
-    """A list for `async for`, page by page. `await` loads all of it."""
+    """A list for `async for`, page by page. `await` loads all of it. Each loop begins with the first item."""
 
     def __init__(self, items: AsyncGenerator[T, None], html: Callable[[Sequence[T]], str]) -> None:
         self._items, self._html = items, html
+        self._loaded, self._next = list[T](), 0
 
-    def __aiter__(self) -> AsyncGenerator[T, None]:
-        return self._items
+    async def __aiter__(self) -> AsyncGenerator[T, None]:
+        index = 0
+        while await self._has(index):
+            yield self._loaded[index]
+            index += 1
 
     async def __anext__(self) -> T:
-        return await anext(self._items)
+        if not await self._has(self._next):
+            raise StopAsyncIteration
+        self._next += 1
+        return self._loaded[self._next - 1]
 
     def __await__(self) -> Generator[Any, None, Table[T]]:
         return self._all().__await__()
 
     async def _all(self) -> Table[T]:
-        return Table([item async for item in self._items], self._html)
+        return Table([item async for item in self], self._html)
+
+    async def _has(self, index: int) -> bool:
+        """Returns True if the list has an item at this index, which is then loaded."""
+        if index == len(self._loaded):
+            async for item in self._items:
+                self._loaded.append(item)
+                break
+        return index < len(self._loaded)
 
     async def aclose(self) -> None:
         await self._items.aclose()

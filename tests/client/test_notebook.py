@@ -107,6 +107,21 @@ async def test_await_loads_all_jobs_of_an_asynchronous_list() -> None:
     assert [job.name for job in await jobs.list()] == ["a", "b"]
 
 
+async def test_each_loop_over_an_asynchronous_list_begins_with_its_first_job() -> None:
+    wire = FakeWire(page(named("a"), named("b", 1)))
+    jobs = AsyncJobs(wire, 0.0).list()
+
+    assert (await anext(jobs)).name == "a"
+    async for job in jobs:
+        assert job.name == "a"
+        break
+    for _ in range(2):
+        assert [job.name async for job in jobs] == ["a", "b"]
+        assert [job.name for job in await jobs] == ["a", "b"]
+    assert (await anext(jobs)).name == "b"
+    assert len(wire.asked) == 1
+
+
 async def test_tables_in_notebooks_escape_text_of_users() -> None:
     jobs = AsyncJobs(FakeWire(page(named("<b>bold</b>"))), 0.0)
     failed = a_job(FakeWire())
