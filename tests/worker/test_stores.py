@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from hashlib import sha256
@@ -55,6 +56,19 @@ def test_the_file_of_a_url_is_stored_by_its_sha256_and_downloaded_once(tmp_path:
     assert Path(here.folder) == tmp_path / "stores" / f"{result}.jsonl"
     assert (Path(here.folder).read_bytes(), here.bytes) == (ROWS, len(ROWS))
     assert store.asked == ["/rows.jsonl?key=abc"]
+
+
+def test_a_download_removes_what_killed_downloads_have_left(tmp_path: Path, store: FileServer) -> None:
+    kept = stores(tmp_path)
+    kept.folder.mkdir()
+    left, under_way = kept.folder / ".part-1", kept.folder / ".part-2"
+    for part in (left, under_way):
+        part.write_bytes(b"half")
+    os.utime(left, (0, 0))
+
+    digest = kept.fetch_newest(f"{store.url}/rows.jsonl")
+
+    assert {file.name for file in kept.folder.iterdir()} == {under_way.name, f"{digest}.jsonl"}
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000])

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -25,6 +26,7 @@ from footplate.contract.outbound import Allowed, Refused, Target, addresses_of, 
 
 SETTING, MOST_SETTING = "FOOTPLATE_STORES_ALLOW", "FOOTPLATE_STORES_MAX_MB"
 SECONDS, MOST_HOPS, PIECE = 30.0, 5, 1 << 20
+LEFTOVER_SECONDS = 24 * 3600.0
 REDIRECTS = (301, 302, 303, 307, 308)
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}$")
 
@@ -76,6 +78,7 @@ class UrlFiles:
         try:
             with _writing(url, self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
+                _remove_leftovers(self.folder)
                 digest = self._write(url, part)
                 part.rename(self._file(url, digest))
             return digest
@@ -115,6 +118,14 @@ class UrlFiles:
             raise FetchError(
                 "dataset_too_large", f"{shown(url)} is larger than {most}", f"raise {MOST_SETTING}, or use data://"
             )
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Deletes what killed downloads have left. A download that is under way has written to its file within a day."""
+    for part in folder.glob(".part-*"):
+        with suppress(FileNotFoundError):
+            if time.time() - part.stat().st_mtime > LEFTOVER_SECONDS:
+                part.unlink()
 
 
 def _has_digest(file: Path, digest: str) -> bool:
