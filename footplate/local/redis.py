@@ -1,7 +1,8 @@
-"""Starts Redis without any files on disk, on a Unix socket that only this user can open."""
+"""Starts Redis without any data on disk, on an address that only this user can use."""
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import socket
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class Redis:
     program: Program
     url: str
     address: str | tuple[str, int]
+    password: str = ""
 
     def answers(self) -> bool:
         family = socket.AF_UNIX if isinstance(self.address, str) else socket.AF_INET
@@ -27,6 +29,10 @@ class Redis:
             with socket.socket(family) as connection:
                 connection.settimeout(1)
                 connection.connect(self.address)
+                if self.password:
+                    connection.sendall(f"AUTH {self.password}\r\n".encode())
+                    if not connection.recv(64).startswith(b"+OK"):
+                        return False
                 connection.sendall(b"PING\r\n")
                 return connection.recv(7).startswith(b"+PONG")
         except OSError:
@@ -34,18 +40,27 @@ class Redis:
 
 
 def redis_for(home: Home, env: dict[str, str]) -> Redis:
-    """Returns a Redis on a Unix socket in the home, or on a free loopback port if the socket's path is too long."""
+    """Returns a Redis on a Unix socket in the home.
+
+    If the socket's path is too long, returns a Redis on a free loopback port. That Redis has a password, because other
+    users of this machine can connect to the port.
+    """
     words = [server(), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(home.run)]
     path = str(home.run / "redis.sock")
     address: str | tuple[str, int]
+    password = ""
     if len(path.encode()) <= SOCKET_PATH_LIMIT:
         url, address = f"unix://{quote(path)}", path
         words += ["--port", "0", "--unixsocket", path, "--unixsocketperm", "700"]
     else:
-        port = free_port()
-        url, address = f"redis://127.0.0.1:{port}/0", ("127.0.0.1", port)
+        port, password = free_port(), secrets.token_hex(32)
+        url, address = f"redis://:{password}@127.0.0.1:{port}/0", ("127.0.0.1", port)
+        # Every user can list the words of a command, so the password is in a file of a private folder.
+        secret = home.run / "redis.conf"
+        secret.write_text(f"requirepass {password}\n")
+        words[1:1] = [str(secret)]
         words += ["--port", str(port), "--bind", "127.0.0.1"]
-    return Redis(Program("redis", words, env, home.log("redis"), drain_seconds=5.0), url, address)
+    return Redis(Program("redis", words, env, home.log("redis"), drain_seconds=5.0), url, address, password)
 
 
 def server() -> str:

@@ -14,11 +14,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from redis import AuthenticationError, Redis
 
 from footplate.local.home import Home
+from footplate.local.redis import redis_for
 from footplate.local.up import welcome
 from tests.local.conftest import Up
-from tests.support.processes import REPOSITORY, Process, children, is_alive, processes_using, until
+from tests.support.processes import REPOSITORY, Process, Processes, children, is_alive, processes_using, until
 from tests.support.system import LEISURE
 
 ENDLESS: dict[str, Any] = {
@@ -238,6 +240,21 @@ def test_a_service_that_accepts_other_machines_prints_its_host_name(
     monkeypatch.setenv("FOOTPLATE_HOST", "0.0.0.0")
 
     assert f"http://{socket.gethostname()}:8080/" in welcome("http://127.0.0.1:8080", Home(tmp_path), {})
+
+
+def test_redis_on_a_port_needs_a_password(tmp_path: Path, processes: Processes) -> None:
+    """A long path of the home leaves no room for a socket, and other users can connect to a port."""
+    home = Home(tmp_path / ("long" * 20))
+    home.run.mkdir(parents=True)
+    redis = redis_for(home, dict(os.environ))
+    processes.start(*redis.program.argv, name="redis")
+    until(redis.answers, within=60, what="Redis answers")
+
+    with Redis.from_url(redis.url) as node:
+        assert node.ping()
+    with Redis.from_url(redis.url.replace(redis.password, "")) as stranger, pytest.raises(AuthenticationError):
+        stranger.ping()
+    assert redis.password not in " ".join(redis.program.argv)
 
 
 def test_a_misspelt_variable_stops_the_start_before_any_file_is_made(up: Up) -> None:
