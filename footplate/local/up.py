@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 from urllib.error import URLError
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.lifecycle import NODE_BEGINS
@@ -243,6 +244,9 @@ def drain_seconds(env: dict[str, str]) -> float:
 def welcome(url: str, home: Home, logs: dict[str, str]) -> str:
     """Returns the addresses and folders, and three commands to paste, in this order."""
     key = '-H "Authorization: Bearer $FOOTPLATE_API_KEY" ' if os.environ.get("FOOTPLATE_API_KEY") else ""
+    # curl sends requests to this machine through a proxy, too, unless no_proxy names it.
+    is_proxied = {"http", "all"} & getproxies().keys() and not proxy_bypass(urlsplit(url).hostname or "")
+    key = f"--noproxy '*' {key}" if is_proxied else key
     port, is_open = urlsplit(url).port, os.environ.get("FOOTPLATE_HOST") in ("0.0.0.0", "::")
     others = f"\n  elsewhere  http://{socket.gethostname()}:{port}/   (from other machines)" if is_open else ""
     spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20000, "logging_steps": 100}}'

@@ -257,6 +257,19 @@ def test_redis_on_a_port_needs_a_password(tmp_path: Path, processes: Processes) 
     assert redis.password not in " ".join(redis.program.argv)
 
 
+@pytest.mark.parametrize(("proxy", "is_bypassed"), [("http://proxy:1", True), ("", False)])
+def test_printed_commands_pass_by_a_proxy(
+    proxy: str, is_bypassed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", proxy)
+
+    commands = [line for line in welcome("http://127.0.0.1:8080", Home(tmp_path), {}).splitlines() if "curl" in line]
+
+    assert [" --noproxy '*' " in command for command in commands] == [is_bypassed] * 3
+
+
 def test_a_misspelt_variable_stops_the_start_before_any_file_is_made(up: Up) -> None:
     launcher = up.launch(FOOTPLATE_LEASE_SECOND="300")
 
