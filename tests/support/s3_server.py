@@ -95,7 +95,8 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
 def main(host: str, port: int, said: Path) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {AWAY, BACK})
     server = _listening(host, port)
-    httpx2.put(f"http://{host}:{port}/{BUCKET}").raise_for_status()
+    # moto imports most of its modules at the first request, which takes long on a busy machine.
+    httpx2.put(f"http://{host}:{port}/{BUCKET}", timeout=60).raise_for_status()
     _say(said, "here")
     while True:
         if signal.sigwait({AWAY, BACK}) == AWAY:
