@@ -422,6 +422,20 @@ def test_outputs_and_files_of_trackers_outlive_their_node(attempt: Make, store: 
     assert (left / "wandb" / "run-1.wandb").read_text() == "offline"
 
 
+@pytest.mark.parametrize("is_script", [True, False])
+def test_a_copy_of_a_checkpoint_in_another_folder_is_uploaded(
+    attempt: Make, store: RemoteStore, is_script: bool
+) -> None:
+    first = attempt(1, **(SCRIPT if is_script else {}))
+    event = first.save(10, stage=0 if is_script else None)
+    shutil.copytree(first.root / event["data"]["path"], first.files.outputs / "best" / "checkpoint-10")
+
+    first.write_files({})
+
+    place = first.files.relative(first.files.outputs / "best")
+    assert set(NAMES) <= {file.path.removeprefix("checkpoint-10/") for file in store.files(place)}
+
+
 SCRIPT: JSON = {"loop": {"script": "train.py"}, "code": {"bundle": "0" * 64}}
 
 

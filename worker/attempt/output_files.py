@@ -78,10 +78,17 @@ class AttemptOutputs:
                 os.link(self._folder / layout.OUTPUTS / path, file)
 
     def files(self, is_skipped: Callable[[Path], bool]) -> Iterator[Path]:
-        """Yields the attempt's regular files, without hidden folders and those for which `is_skipped` returns True."""
+        """Yields the attempt's regular files, without hidden folders.
+
+        The folders at the top for which `is_skipped` returns True are left out, too. A copy of one further below, such
+        as `results/best`, is not left out, because nothing else uploads that copy.
+        """
         for parent, folders, names in os.walk(self._folder):
             at = Path(parent)
-            folders[:] = sorted(name for name in folders if not (name.startswith(".") or is_skipped(at / name)))
+            is_top = at == self._folder
+            folders[:] = sorted(
+                name for name in folders if not (name.startswith(".") or (is_top and is_skipped(at / name)))
+            )
             yield from (at / name for name in sorted(names) if (at / name).is_file() and not (at / name).is_symlink())
 
     def upload(self, file: Path) -> bool:
