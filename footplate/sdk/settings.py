@@ -32,12 +32,23 @@ class ClientSettings(Settings):
 
 
 def url_of_up() -> str | None:
-    """Returns the address of the `footplate up` whose state is in this folder, or None if none runs."""
+    """Returns the address of the `footplate up` whose state is in this folder, or None if none runs.
+
+    Raises SettingsError while it starts, because the default address may be another server's.
+    """
+    is_starting = False
     with suppress(OSError, ValueError, LookupError, TypeError):
         home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate"))
         holder = json.loads((home / "up.lock").read_text())
         os.kill(holder["pid"], 0)  # Raises OSError if the process has ended.
-        return str(holder["url"]) if holder["url"] else None
+        if holder["url"]:
+            return str(holder["url"])
+        is_starting = True
+    if is_starting:
+        raise SettingsError(
+            "the `footplate up` of this folder is still starting",
+            hint="try again when it has printed its address, or set FOOTPLATE_URL to use another service",
+        )
     return None
 
 

@@ -336,7 +336,7 @@ def test_the_client_finds_the_system_that_runs_in_this_folder(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    "written", ['{"pid": 0, "url": null}', '{"pid": 4194305, "url": "http://127.0.0.1:1"}', "{", None]
+    "written", ['{"pid": 4194305, "url": null}', '{"pid": 4194305, "url": "http://127.0.0.1:1"}', "{", None]
 )
 def test_without_a_running_system_in_this_folder_the_client_uses_its_default(
     written: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -348,6 +348,19 @@ def test_without_a_running_system_in_this_folder_the_client_uses_its_default(
         (tmp_path / "up.lock").write_text(written)
 
     assert Client().url == "http://127.0.0.1:8080"
+
+
+def test_the_client_refuses_to_guess_while_the_system_in_this_folder_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default address may be that of a system in another folder."""
+    monkeypatch.delenv("FOOTPLATE_URL", raising=False)
+    monkeypatch.setenv("FOOTPLATE_HOME", str(tmp_path))
+    (tmp_path / "up.lock").write_text(json.dumps({"pid": os.getpid(), "url": None}))
+
+    with pytest.raises(SettingsError, match="still starting"):
+        Client()
+    assert Client("http://elsewhere:1").url == "http://elsewhere:1"
 
 
 SOCKET = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  {uid}  0 30337 1 0\n"
