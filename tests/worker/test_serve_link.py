@@ -33,8 +33,8 @@ class Linked:
     def be_ready(self) -> None:
         self.send_piece("", AnswerPieceKind.ALIVE)
 
-    def ask(self, name: str, adapter: AdapterOffer | None = None) -> None:
-        request = ServingRequest(id=name, work=Work.PREDICT, body={"inputs": [name]}, adapter=adapter)
+    def ask(self, name: str, adapter: AdapterOffer | None = None, body: dict[str, Any] | None = None) -> None:
+        request = ServingRequest(id=name, work=Work.PREDICT, body=body or {"inputs": [name]}, adapter=adapter)
         self.client.set(keys.serving_request(name), request.model_dump_json())
         self.client.rpush(keys.serving_queue(self.session), name)
 
@@ -161,8 +161,41 @@ def test_an_answer_of_which_redis_refused_a_part_does_not_end_as_if_it_were_whol
     linked.send_piece("b", AnswerPieceKind.DONE)
 
     assert linked.answer("b").kind is AnswerPieceKind.DONE
-    kinds = [AnswerPiece.model_validate_json(piece).kind for piece in linked.pieces("a")]
-    assert kinds in ([], [AnswerPieceKind.ERROR])
+    assert linked.answer("a").data["code"] == "serving_ended"
+    assert linked.pieces("a") == []
+
+
+def test_an_answer_whose_end_redis_refused_gets_an_error_once_redis_accepts_pieces(linked: Linked) -> None:
+    linked.be_ready()
+    for name in ("a", "b"):
+        linked.ask(name)
+        linked.next_request()
+    linked.client.config_set("maxmemory", 1)
+    # The pieces of one read go to Redis together.
+    pieces = [("a", "started", {}), ("a", "chunk", {"text": "at"}), ("a", "done", {}), ("b", "started", {})]
+    lines = [AnswerPiece(id=name, kind=AnswerPieceKind(kind), data=data) for name, kind, data in pieces]
+    linked.process.sendall(b"".join(line.model_dump_json().encode() + b"\n" for line in lines))
+    assert linked.next_request()["id"] == "b", "the refused pieces were withdrawn"
+
+    linked.client.config_set("maxmemory", 0)
+
+    assert [linked.answer(name).data["code"] for name in ("a", "b")] == ["serving_ended"] * 2
+    assert [linked.pieces(name) for name in ("a", "b")] == [[], []]
+
+
+def test_a_withdrawal_does_not_break_a_long_request_that_is_being_written(
+    linked: Linked, caplog: pytest.LogCaptureFixture
+) -> None:
+    linked.be_ready()
+    linked.ask("a")
+    linked.next_request()
+    linked.ask("long", body={"inputs": ["x" * 4_000_000]})
+    linked.process.recv(1, socket.MSG_PEEK)
+    linked.client.config_set("maxmemory", 1)
+    linked.send_piece("a", AnswerPieceKind.CHUNK, index=0, text="at")
+    until(lambda: "cannot deliver" in caplog.text, within=20, what="the link withdraws the request")
+
+    assert [linked.next_request()["id"] for _ in range(2)] == ["long", "a"]
 
 
 def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:

@@ -12,6 +12,7 @@ import logging
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -54,6 +55,10 @@ class ServeLink:
         self._taken: dict[str, bool] = {}
         """The requests that the serving process has, by id. True: it has begun to answer."""
         self._guard = threading.Lock()
+        self._sending = threading.Lock()
+        """Held while a line is written to the process, because both threads write lines."""
+        self._ends: deque[AnswerPiece] = deque()
+        """The last pieces of requests that this link has ended. A piece stays until Redis takes it."""
         self._has_room, self._is_ready, self._closing = threading.Event(), threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._alive_at = 0.0
@@ -94,6 +99,7 @@ class ServeLink:
 
     def _turn(self) -> None:
         queue, withdrawn = keys.serving_queue(self._session), keys.serving_withdrawn(self._session)
+        self._push_ends()
         self._report_alive()
         if len(self._taken) < self._limit:
             popped: Any = self._client.blpop([withdrawn, queue], timeout=POP_SECONDS)
@@ -135,7 +141,8 @@ class ServeLink:
 
     def _send(self, line: bytes) -> bool:
         try:
-            self._ours.sendall(line + b"\n")
+            with self._sending:
+                self._ours.sendall(line + b"\n")
         except OSError:
             return False
         return True
@@ -154,10 +161,10 @@ class ServeLink:
                 self._push(pieces)
             except REDIS_ERRORS as error:
                 self._failures.failed("cannot deliver a part of an answer: %s", error)
-                for piece in pieces:
-                    self._withdraw(piece.id)
-                    # Without this piece, the answer would have a gap that its client could not notice.
-                    self._end(piece.id, "a part of the answer was lost, because Redis failed")
+                for request in dict.fromkeys(piece.id for piece in pieces):
+                    self._withdraw(request)
+                    # Without these pieces, the answer would have a gap that its client could not notice.
+                    self._end(request, "a part of the answer was lost, because Redis failed", is_answered=True)
         self._closing.set()
         self._is_ready.set()
         self._has_room.set()
@@ -205,24 +212,39 @@ class ServeLink:
     def _push(self, pieces: list[AnswerPiece]) -> None:
         if not pieces:
             return
-        with self._client.pipeline(transaction=False) as pipeline:
+        # All pieces or none: after a piece that Redis refuses, a later one must not arrive.
+        with self._client.pipeline(transaction=True) as pipeline:
             for piece in pieces:
                 cleaned = piece.model_copy(update={"data": self._clean(piece.data)})
                 pipeline.rpush(keys.serving_answer(piece.id), cleaned.model_dump_json())
                 pipeline.expire(keys.serving_answer(piece.id), keys.SERVING_SECONDS)
             pipeline.execute()
 
-    def _end(self, request: str, why: str) -> None:
+    def _push_ends(self) -> None:
+        while True:
+            try:
+                piece = self._ends.popleft()
+            except IndexError:
+                return
+            try:
+                self._push([piece])
+            except REDIS_ERRORS:
+                self._ends.appendleft(piece)
+                raise
+
+    def _end(self, request: str, why: str, *, is_answered: bool = False) -> None:
         """Ends a request whose answer cannot be completed. Later pieces of the answer are dropped.
 
-        A request whose answer has begun gets an error. Any other request is sent to another session.
+        A request whose answer has begun gets an error. Any other request is sent to another session. `is_answered`:
+        the process may have sent its last piece, which did not reach Redis.
         """
         with self._guard:
-            is_started = self._taken.pop(request, None)
+            is_started = self._taken.pop(request, True if is_answered else None)
         if is_started is None:
             return
         self._has_room.set()
         data = {"code": "serving_ended", "message": f"{why}: GET /jobs/{self._session} shows the session"}
         piece = AnswerPiece(id=request, kind=AnswerPieceKind.ERROR, data=data) if is_started else None
+        self._ends.append(piece or AnswerPiece(id=request, kind=AnswerPieceKind.AGAIN))
         with suppress(*REDIS_ERRORS):
-            self._push([piece or AnswerPiece(id=request, kind=AnswerPieceKind.AGAIN)])
+            self._push_ends()
