@@ -27,7 +27,7 @@ def export(wanted: Export, spec: JobSpec, trainer: Trainer, order: Order, emit: 
     start = find_starting_point(spec, order, emit)
     if start is None:
         raise NotBuildable("an export needs a checkpoint", hint="name one in resume_from")
-    start.load(trainer)
+    start.load(trainer, emit.note)
     # Adapters name their base model by its repository on the hub, in place of a folder of this node.
     name = base_model({"args": spec.model.args}) if spec.model else None
     for config in getattr(trainer.model, "peft_config", {}).values():

@@ -168,7 +168,7 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
     """Trains, evaluates and predicts. Each is skipped if the spec has no data for it."""
     if parts.train is not None:
         start = emit.peers.from_main(lambda: prepare_to_continue(spec, order, emit, parts.read))
-        folder = start.load(trainer) if start else None
+        folder = start.load(trainer, emit.note) if start else None
         if start is not None and not start.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
         live_commands = LiveCommands(emit.event_socket, emit.stop_fd, order.commands)
@@ -181,7 +181,7 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
     elif spec.resume_from is not None and (
         start := emit.peers.from_main(lambda: find_starting_point(spec, order, emit))
     ):
-        start.load(trainer)
+        start.load(trainer, emit.note)
     # A job that has evaluation data and no eval_strategy is evaluated once, at the end.
     is_due = spec.final_eval is not None or parts.train is None or spec.training.eval_strategy == "no"
     if parts.eval is not None and is_due:

@@ -125,7 +125,7 @@ class ScriptReports:
             with self._next_stage(trainer):
                 start = None if isinstance(resume_from_checkpoint, str | os.PathLike) else self._start()
                 output = None if start is None else self._load_if_ended(trainer, start)
-                resume_from = resume_from_checkpoint if start is None else start.load(trainer)
+                resume_from = resume_from_checkpoint if start is None else start.load(trainer, self._emit.note)
                 if start is not None and not start.is_own:
                     trainer.add_callback(KeepBest(self._order.files, self._emit))
                 output = output or train(trainer, resume_from, *args, **kwargs)

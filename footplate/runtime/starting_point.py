@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,31 +38,41 @@ class StartingPoint:
     is_own: bool = False
     """True if the checkpoint is from an earlier attempt of the same job."""
 
-    def load(self, trainer: Trainer) -> str | None:
-        """Returns the folder for `trainer.train(resume_from_checkpoint=…)`, or loads the weights and returns None."""
+    def load(self, trainer: Trainer, note: Callable[[str], None]) -> str | None:
+        """Returns the folder for `trainer.train(resume_from_checkpoint=…)`, or loads the weights and returns None.
+
+        `note` is called if the weights had to be averaged, and cannot be.
+        """
         if not self.weights_only:
             return self.folder
         if trainer.model_init is not None:
-            self._load_into_next_model(trainer)
+            self._load_into_next_model(trainer, note)
         elif is_encoder(trainer.model):
             load_encoder(trainer.model, Path(self.folder))
         else:
-            self._load_weights(trainer, trainer.model)
+            self._load_weights(trainer, trainer.model, note)
         return None
 
-    def _load_weights(self, trainer: Any, model: Any) -> None:
+    def _load_weights(self, trainer: Any, model: Any, note: Callable[[str], None]) -> None:
         trainer._load_from_checkpoint(self.folder, model)
         # A script may have transformers' own Trainer. It cannot average.
-        if isinstance(trainer, Trainer):
-            average_weights(trainer, model, Path(self.folder))
+        if not isinstance(trainer, Trainer):
+            return
+        why = average_weights(trainer, model, Path(self.folder))
+        if why is not None and trainer.is_world_process_zero():
+            name = Path(self.folder).name
+            note(
+                f"the weights of {name} are those of a schedule-free training, not their average, because {why}. "
+                "A checkpoint that is saved at the step of an evaluation has the average"
+            )
 
-    def _load_into_next_model(self, trainer: Any) -> None:
+    def _load_into_next_model(self, trainer: Any, note: Callable[[str], None]) -> None:
         """Loads the weights into the model that the next `train()` makes by `model_init`, and into no later one."""
 
         def call_model_init(trial: Any = None) -> Any:
             del trainer.call_model_init
             model = trainer.call_model_init(trial)
-            self._load_weights(trainer, model)
+            self._load_weights(trainer, model, note)
             return model
 
         trainer.call_model_init = call_model_init

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("footplate.trainer")
 
+NOT_AVERAGED = "weights_are_not_averaged"
+"""An entry of training_args.json beside the arguments. Weights with it are those of a schedule-free training."""
 MAX_FAILED_SAVES = 3
 """The number of saves in a row that may fail before training stops."""
 
@@ -276,7 +278,7 @@ def _progress(trainer: Trainer) -> dict[str, Any]:
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     trainer.store_flos()
     state.stateful_callbacks = _callback_states(trainer)
-    arguments = {**args.to_dict(), **_run_size(trainer)}
+    arguments = {**args.to_dict(), **_run_size(trainer), **_averaging(trainer)}
     text_files = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
     if args.save_only_model:
         return text_files
@@ -454,32 +456,49 @@ def load_optimizer(trainer: Trainer, folder: Path) -> None:
 
 def averaging_optimizer(folder: Path) -> Callable[..., Any] | None:
     """Returns the class of the schedule-free optimizer that a checkpoint was trained with, or None for any other."""
-    arguments = folder / files.ARGUMENTS
-    optim = json.loads(arguments.read_text(encoding="utf-8")).get("optim") if arguments.is_file() else None
-    return SCHEDULE_FREE.get(str(optim)) if files.holds_optimizer(folder) else None
+    return SCHEDULE_FREE.get(str(_arguments_of_run(folder).get("optim"))) if files.holds_optimizer(folder) else None
 
 
-def average_weights(trainer: Trainer, model: Any, folder: Path) -> None:
+def _is_averaged(folder: Path) -> bool:
+    return not _arguments_of_run(folder).get(NOT_AVERAGED)
+
+
+def _arguments_of_run(folder: Path) -> dict[str, Any]:
+    """Returns the arguments that a checkpoint stores as JSON. Hugging Face's checkpoints have none."""
+    path = folder / files.ARGUMENTS
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _averaging(trainer: Trainer) -> dict[str, bool]:
+    """Returns an entry for training_args.json if the weights are those of training, and another set is their average.
+
+    Schedule-free optimizers, also those of the package `schedulefree`, have `train_mode` in their groups.
+    """
+    groups = getattr(trainer._footplate.strategy.plain_optimizer(trainer.optimizer), "param_groups", ())
+    return {NOT_AVERAGED: True} if any(group.get("train_mode") for group in groups) else {}
+
+
+def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
     """Averages the model's weights, which were loaded from this checkpoint, if it holds those of training.
 
-    Does nothing for a checkpoint whose optimizer does not average, or that was saved at the step of an evaluation.
+    Returns the reason if that is impossible. Does nothing for a checkpoint whose optimizer does not average, or that
+    was saved at the step of an evaluation.
     """
     strategy = trainer._footplate.strategy
-    kind = strategy.peers.from_main(lambda: averaging_optimizer(folder))
-    if kind is None or not strategy.holds_whole:
-        return
+    kind, is_averaged = strategy.peers.from_main(lambda: (averaging_optimizer(folder), _is_averaged(folder)))
+    if kind is None:
+        return None if is_averaged else "this needs one optimizer, named by `optim`, and its saved state"
+    if not strategy.holds_whole:
+        return None if is_averaged else f"{type(strategy).__name__} shards the model over the processes"
     optimizer = kind(parameter_groups(model, trainer.get_decay_parameter_names(model), 0.0))
     try:
         with strategy.readable_folder(folder, files.is_optimizer) as here:
             # The state has the coefficients, the steps z, and whether the weights were those of training.
             optimizer.load_state_dict(strategy.stored_optimizer(optimizer, here))
     except (ValueError, KeyError) as error:
-        log.warning(
-            "%s: the weights are those of training, not their average, because its optimizer has other parameters: %s",
-            folder.name, error,
-        )  # fmt: skip
-    else:
-        optimizer.eval()
+        return f"its optimizer has other parameters: {error}"
+    optimizer.eval()
+    return None
 
 
 def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -358,7 +358,7 @@ def served_encoder(checkpoint: Path) -> dict[str, Any]:
     texts, exported = ["the cat sat", "a dog ran on the log"], FOLDER / "exported-encoder"
     with served(FOLDER, {"model": {"use": "st/encoder", "args": {"path": "models://encoder"}}}) as session:
         before = session.ask("embed", inputs=texts)["vectors"]
-        StartingPoint(str(checkpoint), weights_only=True).load(session.loaded.trainer)
+        StartingPoint(str(checkpoint), weights_only=True).load(session.loaded.trainer, print)
         answer = session.ask("embed", inputs=texts)
         refused = [
             session.refusal("embed", inputs=["cat " * 33])["code"],

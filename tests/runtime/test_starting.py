@@ -22,6 +22,8 @@ from footplate.trainer import checkpoint as files
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE, Verified
+from footplate.trainer.named.spec import NamedOptimizer
+from footplate.trainer.optimizers import AdamWScheduleFree, SGDScheduleFree
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
 from footplate.trainer.testing import digest
@@ -176,7 +178,7 @@ class Average(TrainerCallback):
 
 @pytest.mark.parametrize("optim", ["schedule_free_adamw", "schedule_free_sgd"])
 def test_weights_that_a_schedule_free_optimizer_trained_are_loaded_as_averages(tmp_path: Path, optim: Any) -> None:
-    data, average = toy.classification(n=64), Average()
+    data, average, notes = toy.classification(n=64), Average(), list[str]()
     args = TrainingArguments(
         str(tmp_path), max_steps=6, save_steps=4, optim=optim, learning_rate=0.05, weight_decay=0.1,
         lr_scheduler_type="constant", disable_tqdm=True,
@@ -186,8 +188,38 @@ def test_weights_that_a_schedule_free_optimizer_trained_are_loaded_as_averages(t
     served = Trainer(toy.mlp(), TrainingArguments(str(tmp_path / "served")))
     by_script = Trainer(model_init=toy.mlp, args=TrainingArguments(str(tmp_path / "script")))
 
-    start.load(served)
-    start.load(by_script)
+    start.load(served, notes.append)
+    start.load(by_script, notes.append)
 
     assert digest(served.model.state_dict()) == average.weights
     assert digest(by_script.call_model_init().state_dict()) == average.weights
+    assert notes == []
+
+
+@pytest.mark.parametrize("why", ["named", "other parameters", "only the model", "sharded"])
+def test_weights_that_cannot_be_averaged_are_loaded_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    rates = {"lr": 0.05}
+    named = [
+        NamedOptimizer("first", [r"^layers\.0"], use=AdamWScheduleFree, args=rates),
+        NamedOptimizer("others", [r"^layers\.[1-9]"], use=SGDScheduleFree, args=rates),
+    ]
+    args = TrainingArguments(
+        str(tmp_path), max_steps=2, save_steps=1, learning_rate=0.05, lr_scheduler_type="constant", disable_tqdm=True,
+        save_only_model=why == "only the model", **({} if why == "named" else {"optim": "schedule_free_adamw"}),
+    )  # fmt: skip
+    trained = Trainer(toy.mlp(), args, train_dataset=toy.classification(n=64),
+                      optimizers=named if why == "named" else (None, None))  # fmt: skip
+    trained.train()
+    start, notes = StartingPoint(str(tmp_path / "checkpoint-1"), weights_only=True), list[str]()
+    served = Trainer(toy.mlp(), TrainingArguments(str(tmp_path / "served")))
+    if why == "sharded":
+        monkeypatch.setattr(type(served._footplate.strategy), "holds_whole", False)
+    if why == "other parameters":
+        next(served.model.parameters()).requires_grad = False
+
+    start.load(served, notes.append)
+
+    assert len(notes) == 1
+    assert "checkpoint-1 are those of a schedule-free training, not their average" in notes[0]

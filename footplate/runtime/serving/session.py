@@ -150,7 +150,7 @@ def serve(spec: JobSpec, parts: Parts, trainer: Trainer, order: Order, emit: Emi
     start = find_starting_point(spec, order, emit)
     if start is None:
         raise NotBuildable("a serving session needs a checkpoint", hint="name one in resume_from")
-    start.load(trainer)
+    start.load(trainer, emit.note)
     with socket.socket(fileno=stream_fd) as stream:
         session = Session(spec, parts, trainer, order, emit, stream)
         emit.report_running()
