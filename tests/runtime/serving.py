@@ -27,8 +27,8 @@ NOWHERE = {"resume_from": {"job": "job_" + "0" * 32, "mode": "weights"}}
 class ServedModel:
     """A serving session, with the supervisor's end of its socket."""
 
-    def __init__(self, stream: socket.socket, loaded: Any, thread: threading.Thread) -> None:
-        self.loaded, self.thread = loaded, thread
+    def __init__(self, stream: socket.socket, session: Session, thread: threading.Thread) -> None:
+        self.session, self.loaded, self.thread = session, session.loaded, thread
         self._stream, self._file = stream, stream.makefile("rb")
         self._count = 0
 
@@ -90,7 +90,7 @@ def served(folder: Path, spec: dict[str, Any], **serve: Any) -> Iterator[ServedM
     session = Session(parsed, parts, trainer, order, emit, theirs)
     thread = threading.Thread(target=session.run)
     thread.start()
-    client = ServedModel(ours, session.loaded, thread)
+    client = ServedModel(ours, session, thread)
     assert client.read().kind is AnswerPieceKind.ALIVE
     try:
         yield client

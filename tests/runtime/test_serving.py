@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from footplate.runtime.serving import session
 from footplate.trainer.checkpoint import commit
 from tests.components.conftest import tokenizer_folder as tokenizer_folder
 from tests.runtime.serving import ServedModel, served
+from tests.support.processes import until
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] + ' ' }}{% endfor %}"
 GPT: dict[str, Any] = {
@@ -160,6 +162,42 @@ def test_a_text_is_too_long_for_a_roberta_whose_positions_begin_after_its_paddin
     assert len(vector) == 16
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"input_ids": [2, 999]}, {"input_ids": [2, -1]}, {"token_type_ids": [0, 2]}, {"labels": 2}],
+    ids=["token", "negative token", "token type", "label"],
+)
+def test_a_row_with_an_id_that_the_model_lacks_does_not_reach_the_model(folder: Path, wrong: dict[str, Any]) -> None:
+    def fail(*args: Any) -> None:
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    spec = {"model": {"use": "hf/sequence-classification", "args": {"config": {
+        "model_type": "bert", "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2,
+        "intermediate_size": 16, "vocab_size": 40, "num_labels": 2,
+    }}}}  # fmt: skip
+    row = {"input_ids": [2, 3], "attention_mask": [1, 1], "token_type_ids": [0, 1]}
+    with served(folder, spec) as model:
+        [answer] = model.predict(row)
+        model.loaded.model.register_forward_pre_hook(fail)
+        refused = model.refusal("predict", inputs=[{**row, **wrong}], parameters={})
+
+    assert answer["scores"]
+    assert str(next(iter(wrong.values()))).strip("[]").split()[-1] in refused["message"]
+    assert "device-side assert" not in refused["message"]
+
+
+def test_a_padding_token_that_the_model_lacks_is_not_given_to_the_model(folder: Path) -> None:
+    with served(folder, GPT, max_batch=4, max_tokens=40) as model:
+        prompts, missing = [[5], [6, 7, 8]], model.loaded.tokenizer.convert_tokens_to_ids("y")
+        model.loaded.base.resize_token_embeddings(missing)
+        before = model.ask("embed", inputs=prompts)["vectors"]
+        model.loaded.tokenizer.pad_token = "y"
+
+        assert model.loaded.tokenizer.pad_token_id == missing
+        assert torch.tensor(model.ask("embed", inputs=prompts)["vectors"]).allclose(torch.tensor(before))
+        assert len(model.ask("complete", prompts=prompts, max_tokens=4, **GREEDY)["choices"]) == 2
+
+
 def test_a_session_whose_gpu_has_failed_ends(folder: Path) -> None:
     def fail(*args: Any) -> None:
         raise torch.AcceleratorError("CUDA error: device-side assert triggered")
@@ -258,6 +296,14 @@ def test_a_seeded_request_does_not_decide_what_later_requests_draw(gpt: ServedMo
         choices += gpt.ask("complete", **drawn)["choices"]
 
     assert first != second
+
+
+def test_a_seeded_request_leaves_the_generators_of_other_gpus_alone(
+    gpt: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    assert gpt.ask("complete", prompts=["the"], max_tokens=2, **{**GREEDY, "seed": 3})["choices"]
 
 
 def test_each_session_draws_other_texts(folder: Path) -> None:
@@ -359,6 +405,25 @@ def test_a_withdrawn_request_does_not_hold_up_the_next_one(gpt: ServedModel) -> 
         "withdrawn",
         "length",
     )
+
+
+@pytest.mark.parametrize("work", ["predict", "embed"])
+def test_a_withdrawn_request_of_many_inputs_ends_early(gpt: ServedModel, work: str) -> None:
+    def leave(*args: Any) -> None:
+        hook.remove()
+        gpt.withdraw(request)
+        until(lambda: gpt.session.is_withdrawn(request), within=60, what="the session reads the withdrawal")
+
+    sent, forwards = threading.Event(), list[bool]()
+    count = gpt.loaded.model.register_forward_pre_hook(lambda *args: forwards.append(sent.wait(60)))
+    hook = gpt.loaded.model.register_forward_pre_hook(leave)
+    parameters = {"temperature": 0.0, "top_p": 1.0, "max_tokens": 40}
+    request = gpt.send(work, inputs=["the film is"] * 12, parameters=parameters)
+    sent.set()
+
+    assert gpt.last(request).kind is AnswerPieceKind.DONE
+    count.remove()
+    assert len(forwards) <= 3, "one for each batch of four"
 
 
 def test_the_embedding_of_a_text_does_not_depend_on_its_batch(gpt: ServedModel) -> None:

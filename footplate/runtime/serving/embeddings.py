@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import normalize
 
 from footplate.components.st_trainers import is_encoder
+from footplate.contract.serving import ServingRequest
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
 from footplate.runtime.serving.texts import Clients
 
@@ -18,11 +19,13 @@ class Embeddings:
     def __init__(self, loaded: Loaded) -> None:
         self._loaded = loaded
 
-    def answer(self, body: dict[str, Any], clients: Clients) -> dict[str, Any]:
+    def answer(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
         if is_encoder(self._loaded.base):
-            return self._encoded(body["inputs"], clients)
+            return self._encoded(request, clients)
         tokenizer = self._loaded.require_tokenizer()
-        rows = [list(tokenizer(text)["input_ids"]) if isinstance(text, str) else text for text in body["inputs"]]
+        rows = [
+            list(tokenizer(text)["input_ids"]) if isinstance(text, str) else text for text in request.body["inputs"]
+        ]
         for row in rows:
             if not row:
                 raise CannotAnswer("an input is empty", hint="send texts with at least one token")
@@ -31,13 +34,15 @@ class Embeddings:
         vectors: list[list[float]] = []
         size = self._loaded.limits.max_batch
         for first in range(0, len(rows), size):
+            if clients.is_withdrawn(request.id):
+                break
             vectors += self._vectors(rows[first : first + size])
             clients.tick()
         return {"vectors": vectors, "prompt_tokens": sum(map(len, rows))}
 
-    def _encoded(self, texts: list[Any], clients: Clients) -> dict[str, Any]:
+    def _encoded(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
         """Returns the vectors of an encoder, with the pooling and the default prompt that belong to the model."""
-        encoder = self._loaded.model
+        encoder, texts = self._loaded.model, request.body["inputs"]
         counts: list[int] = []
         for text in texts:
             if not isinstance(text, str):
@@ -51,6 +56,8 @@ class Embeddings:
         vectors: list[list[float]] = []
         size = self._loaded.limits.max_batch
         for first in range(0, len(texts), size):
+            if clients.is_withdrawn(request.id):
+                break
             batch = texts[first : first + size]
             made = encoder.encode(batch, batch_size=size, convert_to_tensor=True, show_progress_bar=False)
             vectors += normalize(made.float(), dim=-1).tolist()

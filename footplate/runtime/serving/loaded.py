@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,11 @@ from footplate.contract.errors import FootplateError
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Serve
 from footplate.trainer.adapters import base_model
+from footplate.trainer.losses.labels import require_labels
 from footplate.trainer.trainer import Trainer
+
+IDS = ("input_ids", "decoder_input_ids", "token_type_ids")
+"""The columns of a batch whose numbers are rows of an embedding."""
 
 
 class CannotAnswer(FootplateError):
@@ -94,21 +98,47 @@ class Loaded:
                 hint="send a shorter text" + (", or set a lower max_tokens" if answer > 1 else ""),
             )
 
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """The number of tokens that the model has, or None if it has no embeddings of tokens."""
+        try:
+            return int(self.base.get_input_embeddings().weight.shape[0])
+        except (AttributeError, NotImplementedError):
+            return None
+
+    @property
+    def padding(self) -> int:
+        """The token at places that the mask hides: the tokenizer's, or 0 if the model does not have that token."""
+        token = getattr(self.tokenizer, "pad_token_id", None) or 0
+        return token if 0 <= token < (self.vocabulary or 0) else 0
+
     def require_known(self, tokens: Sequence[int]) -> None:
         """Raises CannotAnswer for a token that the model does not have. On a GPU it would end the whole session."""
-        rows = self.base.get_input_embeddings().weight.shape[0]
-        if unknown := [token for token in tokens if not 0 <= token < rows]:
-            detail = f"the input has the token {unknown[0]}, but this model's tokens are 0 to {rows - 1}"
-            raise CannotAnswer(detail, code="bad_token")
+        if self.vocabulary is not None:
+            _require_below(self.vocabulary, tokens, "token")
+
+    def require_in_range(self, batch: Mapping[str, Any]) -> None:
+        """Raises CannotAnswer for ids in a batch that the model does not have, and DatasetError for such labels."""
+        ids = {name: batch[name].flatten().tolist() for name in IDS if isinstance(batch.get(name), Tensor)}
+        self.require_known([*ids.get("input_ids", ()), *ids.get("decoder_input_ids", ())])
+        # DeBERTa has a size of 0 and ignores the types.
+        if types := getattr(self.config, "type_vocab_size", None):
+            _require_below(types, ids.get("token_type_ids", ()), "token type")
+        require_labels(batch, self.base, self.trainer.label_names or ("labels",))
 
     def padded(self, rows: Sequence[Sequence[int]], *, on_left: bool) -> dict[str, Tensor]:
         """Returns the tokens of several texts as one batch, and the mask of its padding."""
         width = max(map(len, rows))
-        pad = getattr(self.tokenizer, "pad_token_id", None) or 0
-        ids = torch.full((len(rows), width), pad, dtype=torch.long)
+        ids = torch.full((len(rows), width), self.padding, dtype=torch.long)
         mask = torch.zeros((len(rows), width), dtype=torch.long)
         for at, row in enumerate(rows):
             place = slice(width - len(row), width) if on_left else slice(0, len(row))
             ids[at, place] = torch.tensor(row, dtype=torch.long)
             mask[at, place] = 1
         return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
+
+
+def _require_below(count: int, numbers: Sequence[int], name: str) -> None:
+    if unknown := [number for number in numbers if not 0 <= number < count]:
+        detail = f"the input has the {name} {unknown[0]}, but this model's {name}s are 0 to {count - 1}"
+        raise CannotAnswer(detail, code="bad_token")

@@ -11,6 +11,7 @@ from footplate.components.maps import name_classes
 from footplate.components.st_trainers import is_encoder
 from footplate.contract.conversations import plain
 from footplate.contract.host.file_roots import Roots
+from footplate.contract.serving import ServingRequest
 from footplate.runtime.build import apply_maps
 from footplate.runtime.predictions import arrays_of
 from footplate.runtime.serving.loaded import CannotAnswer, Loaded
@@ -44,8 +45,8 @@ class Predictions:
             if component.use == "labels" and isinstance(names, list):
                 name_classes(loaded.config, [str(name) for name in names], {})
 
-    def answer(self, body: Mapping[str, Any], clients: Clients) -> dict[str, Any]:
-        inputs, most = body["inputs"], self._loaded.limits.max_inputs
+    def answer(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
+        inputs, most = request.body["inputs"], self._loaded.limits.max_inputs
         if len(inputs) > most:
             raise CannotAnswer(
                 f"there are {len(inputs)} inputs, and this session takes at most {most} at once",
@@ -59,21 +60,26 @@ class Predictions:
                 hint="POST /v1/embeddings returns the vectors",
             )
         if self._generates:
-            return {"predictions": list(self._generated(body, clients))}
+            return {"predictions": list(self._generated(request, clients))}
         try:
-            results = list(self._predicted(inputs, clients))
+            results = list(self._predicted(request, clients))
         except RuntimeError as error:
             # In JSON, 1 may mean an integer or the float 1.0. If the model refuses integers, it gets floats.
             if "dtype" not in str(error) or self._loaded.spec.data.map:
                 raise
-            results = list(self._predicted(inputs, clients, as_floats=True))
+            results = list(self._predicted(request, clients, as_floats=True))
         return {"predictions": results}
 
-    def _predicted(self, inputs: Any, clients: Clients, *, as_floats: bool = False) -> Iterator[dict[str, Any]]:
+    def _predicted(
+        self, request: ServingRequest, clients: Clients, *, as_floats: bool = False
+    ) -> Iterator[dict[str, Any]]:
         trainer, model = self._loaded.trainer, self._loaded.model
-        loader = trainer.get_test_dataloader(self._rows(inputs, as_floats=as_floats))
+        loader = trainer.get_test_dataloader(self._rows(request.body["inputs"], as_floats=as_floats))
         step = prediction_step(trainer, model, loss_only=False, ignore_keys=None)
         for batch in trainer._footplate.strategy.plain_loader(loader):
+            if clients.is_withdrawn(request.id):
+                return
+            self._loaded.require_in_range(batch)
             outputs = _arrays("prediction", step(batch)[1])
             yield from self._results(outputs, _arrays("", {k: v for k, v in batch.items() if _is_tensor(v)}))
             clients.tick()
@@ -96,12 +102,14 @@ class Predictions:
             inputs = {name: _cut(array[at], real) for name, array in batch.items() if array.ndim and len(array) > at}
             yield readable(self._task, row, inputs, self._loaded.config, self._loaded.tokenizer)
 
-    def _generated(self, body: Mapping[str, Any], clients: Clients) -> Iterator[dict[str, Any]]:
-        parameters = body["parameters"]
+    def _generated(self, request: ServingRequest, clients: Clients) -> Iterator[dict[str, Any]]:
+        parameters = request.body["parameters"]
         stops = tuple(parameters.get("stop") or ())
         texts = [
-            Text("", at, prompt, self._texts.limit_of(prompt, parameters.get("max_tokens")), stops, before=before)
-            for at, (prompt, before) in enumerate(self._prompts(body["inputs"]))
+            Text(
+                request.id, at, prompt, self._texts.limit_of(prompt, parameters.get("max_tokens")), stops, before=before
+            )
+            for at, (prompt, before) in enumerate(self._prompts(request.body["inputs"]))
         ]
         self._texts.generate(texts, parameters["temperature"], parameters["top_p"], parameters.get("seed"), clients)
         for text in texts:

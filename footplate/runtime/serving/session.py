@@ -171,8 +171,8 @@ class Session:
         self._base, self._texts = SharedBase(model, order.files), Texts(self.loaded)
         predictions, embeddings = Predictions(self.loaded, self._texts, order.roots), Embeddings(self.loaded)
         self._work: dict[Work, Callable[[Sequence[ServingRequest]], None]] = {
-            Work.PREDICT: lambda batch: self._done(batch[0].id, predictions.answer(batch[0].body, self)),
-            Work.EMBED: lambda batch: self._done(batch[0].id, embeddings.answer(batch[0].body, self)),
+            Work.PREDICT: lambda batch: self._done(batch[0].id, predictions.answer(batch[0], self)),
+            Work.EMBED: lambda batch: self._done(batch[0].id, embeddings.answer(batch[0], self)),
             Work.COMPLETE: self._complete,
         }
         self._requests = Requests(stream)

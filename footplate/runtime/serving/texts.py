@@ -206,8 +206,10 @@ class Texts:
             else {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
         )
         context = None if self._is_encoder_decoder else self._loaded.context_length
-        # The requests after a seeded one draw as if it had not come.
-        with torch.random.fork_rng(enabled=seed is not None):
+        # The requests after a seeded one draw as if it had not come. By default, the states of all GPUs are copied.
+        device = self._loaded.device
+        others, kind = ([], "cuda") if device.type == "cpu" else ([device], device.type)
+        with torch.random.fork_rng(others, enabled=seed is not None, device_type=kind):
             if seed is not None:
                 torch.manual_seed(seed)
             for batch in batches_within(context, texts, self._loaded.limits.max_batch):
@@ -219,7 +221,6 @@ class Texts:
         model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
         watch = Watch(texts, self._ends, tokenizer, clients)
         readers = [watch.read_scores] if any(text.top_logprobs is not None for text in texts) else []
-        pad = getattr(tokenizer, "pad_token_id", None)
         inputs = self._loaded.padded([text.prompt for text in texts], on_left=not self._is_encoder_decoder)
         with torch.inference_mode():
             model.generate(
@@ -228,7 +229,7 @@ class Texts:
                 num_beams=1,
                 num_return_sequences=1,
                 use_cache=True,
-                pad_token_id=pad if pad is not None else min(self._ends, default=0),
+                pad_token_id=self._loaded.padding,
                 eos_token_id=sorted(self._ends) or None,
                 stopping_criteria=StoppingCriteriaList([watch]),
                 logits_processor=LogitsProcessorList(readers),
