@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,6 @@ from typing import IO, Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
-from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract import layout
@@ -104,12 +103,12 @@ async def store_file(
     pieces: AsyncIterator[bytes],
     check: Callable[[Upload], None] | None = None,
     tokenizer: str | None = None,
-    before: Callable[[Connection, FileId], None] = lambda conn, file: None,
+    claim: Callable[[FileId], Awaitable[None]] | None = None,
 ) -> tuple[FileRow, bool]:
     """Stores a file with a report of its rows, and returns True if it is new.
 
     `check` runs in a thread, and may refuse the content. Without a check, the content must fit the name's suffix.
-    `before` runs first in the transaction that stores the row, and may refuse the file, too.
+    `claim` runs after the check and before anything is stored, and may refuse the file, too.
     """
     tokens = None if tokenizer is None else await asyncio.to_thread(_tokenizer_file, services, tokenizer)
     kind = kind_of(name)
@@ -122,17 +121,14 @@ async def store_file(
         else:
             await asyncio.to_thread(check_content, upload.file, kind, upload.bytes)
         file = file_id(upload.sha256, kind)
+        if claim is not None:
+            await claim(file)
         report = await row_report(upload.file.name, kind, tokens)
         row = FileRow(
             services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by,
             report["rows"], report["bad_rows"], json.dumps({**report, "tokenizer": tokenizer}),
         )  # fmt: skip
-
-        def write(conn: Connection, put: Callable[[], None]) -> tuple[FileRow, bool]:
-            before(conn, file)
-            return FILES.keep(conn, row, put)
-
-        path = str(layout.UPLOADS / file)
+        path, write = str(layout.UPLOADS / file), partial(FILES.keep, row=row)
         stored, is_new = await keep(
             services.settings.store, path, upload, lambda put: services.db.write(partial(write, put=put))
         )

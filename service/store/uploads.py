@@ -39,10 +39,11 @@ def parts_of(conn: Connection, upload: UploadId) -> list[UploadPartRow]:
     return [UploadPartRow(*row) for row in conn.execute(_PARTS.where(upload_parts.c.upload_id == upload))]
 
 
-def bytes_of(conn: Connection, upload: UploadId) -> int:
-    """Returns the number of bytes in all parts that have arrived."""
-    total = select(func.coalesce(func.sum(upload_parts.c.bytes), 0)).where(upload_parts.c.upload_id == upload)
-    return int(conn.execute(total).scalar_one())
+def size_of(conn: Connection, upload: UploadId) -> tuple[int, int]:
+    """Returns the number of parts that have arrived, and of their bytes."""
+    sums = func.count(), func.coalesce(func.sum(upload_parts.c.bytes), 0)
+    count, total = conn.execute(select(*sums).where(upload_parts.c.upload_id == upload)).one()
+    return count, int(total)
 
 
 def end(conn: Connection, upload: UploadId, status: str, file: FileId | None = None) -> None:

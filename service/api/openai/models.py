@@ -16,6 +16,8 @@ from service.api.webhooks import Url
 T = TypeVar("T")
 AUTO = "auto"
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
+MOST_PARTS = 1000
+"""The largest number of parts of an upload. An upload of OpenAI has at most 8 GB, which are 128 parts of 64 MB."""
 
 
 Auto = BeforeValidator(lambda value: None if value == AUTO else value)
@@ -138,7 +140,7 @@ class NewUpload(Group):
 class CompletedUpload(Group):
     """The body of `POST /v1/uploads/{upload}/complete`."""
 
-    part_ids: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=1000)]
+    part_ids: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=MOST_PARTS)]
     md5: Annotated[str, pattern(r"^[0-9a-fA-F]{32}$", "must be an MD5, 32 hex digits", 32)] | None = None
 
 

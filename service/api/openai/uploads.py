@@ -22,7 +22,7 @@ from service.api.files import most_bytes, store_file, too_large
 from service.api.form import form_file
 from service.api.openai import from_job
 from service.api.openai.files import require_purpose, rows_name
-from service.api.openai.models import CompletedUpload, FileObject, NewUpload, UploadObject, UploadPart
+from service.api.openai.models import MOST_PARTS, CompletedUpload, FileObject, NewUpload, UploadObject, UploadPart
 from service.api.openai.rows import check_upload, remember
 from service.api.uploads import Upload, body_of, keep, uploaded
 from service.artifact_files import exactly, open_below
@@ -115,11 +115,12 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
             raise InvalidSpec([Problem("/md5", "other_content", detail)])
         remember(content.sha256, check_upload(content.file))
 
-    complete = partial(_complete, project=services.project, upload=owner)
+    async def claim(file: FileId) -> None:
+        # A refusal must come before the file is in a bucket, because nothing would name that file.
+        await services.db.write(partial(_complete, project=services.project, upload=owner, file=file))
+
     try:
-        kept, _ = await store_file(
-            services, row.name, pieces(), check, before=lambda conn, file: complete(conn, file=file)
-        )
+        kept, _ = await store_file(services, row.name, pieces(), check, claim=claim)
     except NotFound:
         # A cancel deletes the parts.
         await services.db.read(lambda conn: _completable(conn, services.project, owner))
@@ -151,7 +152,12 @@ async def cancel_upload(request: Request, upload: str) -> UploadObject:
 
 def _store_part(conn: Connection, project: str, row: UploadPartRow, put: Callable[[], None]) -> None:
     whole = _pending(conn, project, row.upload_id, hold=True)
-    if (arrived := uploads.bytes_of(conn, row.upload_id) + row.bytes) > whole.bytes:
+    count, arrived = uploads.size_of(conn, row.upload_id)
+    if count >= MOST_PARTS:
+        hint = f"uploads.create() makes a new one; a part may have {PART_BYTES // 1024**2} MiB"
+        detail = f"upload {whole.id} has {count:,} parts, and an upload has at most {MOST_PARTS:,}"
+        raise InvalidSpec([Problem("/data", "too_many_parts", detail, hint)])
+    if (arrived := arrived + row.bytes) > whole.bytes:
         detail = f"the parts have {arrived:,} bytes so far, and the upload was created for {whole.bytes:,}"
         raise InvalidSpec([Problem("/data", "too_long", detail)])
     put()

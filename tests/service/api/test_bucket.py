@@ -207,3 +207,19 @@ async def test_a_backup_contains_the_database_and_no_file_of_the_bucket(api: Api
     assert [path.name for path in (tmp_path / "backup").iterdir()] == ["footplate.db"]
     with sqlite3.connect(tmp_path / "backup" / "footplate.db") as copy:
         assert copy.execute("SELECT id FROM jobs").fetchall() == [(job,)]
+
+
+async def test_a_refused_completion_of_an_upload_leaves_no_file_in_the_bucket(api: Api, store: RemoteStore) -> None:
+    rows = [json.dumps({"prompt": text, "completion": "b"}).encode() + b"\n" for text in ("a", "c")]
+    body = {"bytes": len(b"".join(rows)), "filename": "a.jsonl", "mime_type": "text/jsonl", "purpose": "fine-tune"}
+    upload = (await api.client.post("/v1/uploads", json=body)).json()["id"]
+    parts = [
+        (await api.client.post(f"/v1/uploads/{upload}/parts", files={"data": row})).json()["id"] for row in rows
+    ]  # fmt: skip
+
+    whole = await api.client.post(f"/v1/uploads/{upload}/complete", json={"part_ids": parts})
+    other = await api.client.post(f"/v1/uploads/{upload}/complete", json={"part_ids": parts[::-1]})
+
+    assert (whole.status_code, other.status_code) == (200, 409)
+    file = whole.json()["file"]["id"]
+    assert await names(store, str(layout.UPLOADS)) == [file]

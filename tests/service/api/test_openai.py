@@ -526,7 +526,9 @@ async def test_a_repeated_completion_of_an_upload_returns_the_same_file(client: 
         await client.uploads.complete(upload.id, part_ids=parts[::-1])
 
 
-async def test_an_upload_whose_parts_do_not_make_the_file_is_refused(client: AsyncOpenAI) -> None:
+async def test_an_upload_whose_parts_do_not_make_the_file_is_refused(
+    client: AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = rows(2)
     upload = await client.uploads.create(
         bytes=len(content), filename="rows.jsonl", mime_type="text/jsonl", purpose="fine-tune"
@@ -551,6 +553,10 @@ async def test_an_upload_whose_parts_do_not_make_the_file_is_refused(client: Asy
     with pytest.raises(openai.BadRequestError) as nothing:
         await client.uploads.parts.create(upload.id, data=b"")
     assert nothing.value.code == "too_short", "any number of empty parts would fit into an upload"
+    monkeypatch.setattr(openai_uploads, "MOST_PARTS", 2)
+    with pytest.raises(openai.BadRequestError) as many:
+        await client.uploads.parts.create(upload.id, data=b"a third part")
+    assert many.value.code == "too_many_parts"
     assert (await client.uploads.cancel(upload.id)).status == "cancelled"
 
 
