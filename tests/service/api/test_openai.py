@@ -27,7 +27,7 @@ from service.control.state import ControlIo, ControlState
 from service.jobs.prune import DAY_MS
 from service.settings import ServiceSettings
 from service.store.times import now_ms
-from tests.service.api.conftest import KEY, Api, Serve
+from tests.service.api.conftest import KEY, Api, Serve, each_case
 from tests.service.api.test_keys import a_key
 
 BASE = "gpt-4o-mini-2024-07-18"
@@ -115,7 +115,7 @@ async def test_a_file_with_a_wrong_line_is_refused_and_not_stored(client: AsyncO
     assert [item async for item in client.files.list()] == []
 
 
-@pytest.mark.parametrize(("changes", "param"), [({"purpose": "batch"}, "purpose"), ({"name": "rows.csv"}, "file")])
+@each_case(("changes", "param"), [({"purpose": "batch"}, "purpose"), ({"name": "rows.csv"}, "file")])
 async def test_a_file_for_another_purpose_is_refused_by_name(
     client: AsyncOpenAI, changes: dict[str, Any], param: str
 ) -> None:
@@ -219,7 +219,7 @@ async def test_a_job_is_cancelled_paused_and_resumed(client: AsyncOpenAI) -> Non
     assert refused.value.response.headers["x-should-retry"] == "false", "the SDK would retry the request twice"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("changes", "status", "code", "param"),
     [
         ({"model": "gpt-9"}, 404, "model_not_found", "model"),
@@ -611,7 +611,7 @@ async def test_a_python_grader_becomes_a_bundle_with_a_reward(serve: Serve, sqli
     assert refused.value.param == "method.reinforcement.grader.source"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("method", "status", "param"),
     [
         ({"type": "supervised"}, 400, "training_file"),
