@@ -26,11 +26,9 @@ from service.store.rows import SourceRow
 from service.store.tables import sources
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import run
+from tests.simulation.test_simulation import SEEDS
 from tests.simulation.training import Store
 from worker.attempt.control_link import Sender
-
-WITHIN = 40
-"""The number of seeds, one of which must fail."""
 
 Off = list[Any]
 """Patches that turn one protection off."""
@@ -204,9 +202,9 @@ def test_the_simulation_detects_that_a_protection_is_missing(name: str, ground: 
     for mutation in patches:
         mutation.start()
     try:
-        errors = (run(seed, ground).error for seed in range(WITHIN))
+        errors = (run(seed, ground).error for seed in range(SEEDS))
         error = next((error for error in errors if error is not None and says in str(error)), None)
     finally:
         for mutation in patches:
             mutation.stop()
-    assert error is not None, f"none of {WITHIN} seeds failed"
+    assert error is not None, f"none of {SEEDS} seeds failed"

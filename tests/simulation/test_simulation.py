@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import VARIABLE, report_of, run
 
-SEEDS = 40
+SEEDS = 25
 """Enough seeds to notice every protection that is off, as test_mutations.py shows."""
 POSTGRES_SEEDS = 3
 SOAK_SEEDS = 10_000
