@@ -53,27 +53,21 @@ os._exit(0)
     assert python(script).splitlines()[-1] == "[]"
 
 
-def test_importing_the_client_and_the_contract_imports_neither_torch_nor_the_service() -> None:
+def test_the_client_imports_no_torch_and_no_service_and_the_trainer_only_torch() -> None:
+    """Accelerate's import takes a tenth of torch's time. It is imported when a Trainer is created."""
     script = """
 import sys
 from footplate import AsyncClient, Client, Job, JobFailed
 import footplate.cli, footplate.contract.components, footplate.contract.spec, footplate.trainer
 assert "Trainer" in dir(footplate)
-packages = {name.partition(".")[0] for name in sys.modules}
-unwanted = {"torch", "accelerate", "numpy", "sqlalchemy", "redis", "celery", "fastapi", "service", "worker"}
-print(sorted(packages & unwanted))
-"""
-    assert python(script) == "[]"
 
+def imported(*names):
+    return sorted({name.partition(".")[0] for name in sys.modules}.intersection(names))
 
-def test_every_public_name_exists_and_importing_the_trainer_loads_only_torch() -> None:
-    """Accelerate's import takes a tenth of torch's time. It is imported when a Trainer is created."""
-    script = """
-import sys
-import footplate
+heavy = "accelerate", "datasets", "peft", "pyarrow", "tensorboard", "transformers"
+print(imported(*heavy, "torch", "numpy", "sqlalchemy", "redis", "celery", "fastapi", "service", "worker"))
 from footplate import Trainer, TrainingArguments, TrainerCallback
-packages = {name.partition(".")[0] for name in sys.modules}
-print(sorted(packages & {"accelerate", "datasets", "peft", "pyarrow", "tensorboard", "transformers", "yaml"}))
+print(imported(*heavy, "yaml"))
 for name in footplate.__all__:
     assert getattr(footplate, name) is not None
 from footplate.contract.arguments import TrainingArguments as Plain
@@ -84,4 +78,4 @@ try:
 except AttributeError as error:
     print(error)
 """
-    assert python(script).splitlines() == ["[]", "module 'footplate' has no attribute 'NoSuchThing'"]
+    assert python(script).splitlines() == ["[]", "[]", "module 'footplate' has no attribute 'NoSuchThing'"]
