@@ -148,7 +148,7 @@ LOADED: dict[str, dict[str, Any]] = {
     "random data per rank": {"run": "noisy_per_rank", **_TP},
     "adapters in parts": {"run": "trained", "name": "lora", "text": True, "lora": True, **_TP},
     "whole": {"run": "trained", "name": "uncut", "text": True, "cuts": False, **_TP},
-    "tokens": {"run": "counted_tokens", "include_num_input_tokens_seen": "all", **_TP},
+    "tokens in parts": {"run": "counted_tokens", "include_num_input_tokens_seen": "all", **_TP},
 }
 
 _CP: dict[str, Any] = {"parallelism_config": {"cp_size": 2}}
@@ -176,16 +176,16 @@ CONTEXT: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 _SQUARE: dict[str, Any] = {"parallelism_config": {"tp_size": 2, "dp_shard_size": 2}}
-SCENARIOS_OF_FOUR: dict[str, dict[str, Any]] = {
-    "curve": {"run": "trained", "name": "curve", "text": True, "ignore": 1, "fsdp": True, **_SQUARE},
-    "evaluated": {"run": "evaluated", "name": "evaluated", "fsdp": True, **_SQUARE},
-    "from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, "fsdp": True, **_SQUARE},
-    "loaded": {"run": "resumed", "name": "loaded", "at": 2, **LLAMA, **_SQUARE},
-    "unsharded": {"run": "trained", "name": "unsharded", "text": True, **_SQUARE},
-    "sharded twice": {"run": "trained", "name": "twice", "fsdp": True, **LLAMA, **_SQUARE},
-    "cp: curve": {"run": "trained", "name": "cp", "text": True, "ignore": 1, **_CP},
-    "cp: uneven": {"run": "trained", "name": "cp-uneven", "text": True, **scenarios.UNEVEN, **_CP},
-    "cp: of four": {"run": "trained", "name": "cp-four", **ODD, "parallelism_config": {"cp_size": 4}},
+FOUR: dict[str, dict[str, Any]] = {
+    "four: curve": {"run": "trained", "name": "curve", "text": True, "ignore": 1, "fsdp": True, **_SQUARE},
+    "four: evaluated": {"run": "evaluated", "name": "evaluated", "fsdp": True, **_SQUARE},
+    "four: from one": {"run": "trained", "name": "from-one", "text": True, "resume": True, "fsdp": True, **_SQUARE},
+    "four: loaded": {"run": "resumed", "name": "loaded", "at": 2, **LLAMA, **_SQUARE},
+    "four: unsharded": {"run": "trained", "name": "unsharded", "text": True, **_SQUARE},
+    "four: sharded twice": {"run": "trained", "name": "twice", "fsdp": True, **LLAMA, **_SQUARE},
+    "four: cp: curve": {"run": "trained", "name": "cp", "text": True, "ignore": 1, **_CP},
+    "four: cp: uneven": {"run": "trained", "name": "cp-uneven", "text": True, **scenarios.UNEVEN, **_CP},
+    "four: cp: of four": {"run": "trained", "name": "cp-four", **ODD, "parallelism_config": {"cp_size": 4}},
 }
 
 TUTORIALS: dict[str, dict[str, Any]] = {
@@ -201,19 +201,33 @@ FLOATS: dict[str, dict[str, Any]] = {
     if strategy != "zero 0"
 }
 
-SCENARIOS_OF_TWO = {**DDP, **conformance(STRATEGIES), **best_adapters(STRATEGIES), **ADAPTERS, **OF_FSDP_1, **ENDS}
 BEST_IN_BF16 = {
     f"{strategy}: best in bf16": {
         "run": "best", "name": f"{strategy}-best-bf16", "text": True, "bf16": True, **ZERO[strategy]}
     for strategy in ZERO
     if strategy != "zero 0"
 }  # fmt: skip
-ADAPTERS_OF_ZERO = {
-    f"{strategy}: adapters alone": {
-        "run": "resumed", "name": f"{strategy}-lora", "at": 2, "alone": True, **_ADAPTED, **ZERO[strategy]}
-    for strategy in ("zero 2", "zero 3")
-}  # fmt: skip
-"""Adapters without biases and norms leave one of the optimizer's two groups empty. DeepSpeed removes that group."""
-SCENARIOS_OF_ZERO = {**conformance(ZERO), **best_adapters(ZERO), **TUTORIALS, **FLOATS, **BEST_IN_BF16}
-"""Only `make soak` runs these, so what `make test` needs of DeepSpeed is a launch of its own."""
-SCENARIOS_OF_PARTS = {**conformance(PARTS), **LOADED, **CONTEXT}
+
+
+def adapters_alone(strategy: str) -> dict[str, dict[str, Any]]:
+    """Adapters without biases and norms leave one of the optimizer's two groups empty. DeepSpeed removes that group."""
+    values = {"run": "resumed", "name": f"{strategy}-lora", "at": 2, "alone": True, **_ADAPTED, **ZERO[strategy]}
+    return {f"{strategy}: adapters alone": values}
+
+
+_IN_MATRIX = {"fsdp 1": _FSDP_1}
+_IN_SHORT = {strategy: values for strategy, values in STRATEGIES.items() if strategy not in _IN_MATRIX}
+LAUNCHES: dict[str, dict[str, dict[str, Any]]] = {
+    "two": {**DDP, **conformance(_IN_SHORT), **best_adapters(_IN_SHORT), **ADAPTERS, **OF_FSDP_1, **ENDS},
+    "parts": {**conformance(PARTS), **LOADED, **CONTEXT},
+    "zero-2-adapters": adapters_alone("zero 2"),
+    # Only `make faults` runs these two.
+    "fsdp-1": {**conformance(_IN_MATRIX), **best_adapters(_IN_MATRIX)},
+    "four": FOUR,
+    # Only `make soak` runs these two.
+    "zero": {**conformance(ZERO), **best_adapters(ZERO), **TUTORIALS, **FLOATS, **BEST_IN_BF16},
+    "zero-3-adapters": adapters_alone("zero 3"),
+}
+"""The scenarios of each start of processes. A scenario has a name of its own, so that tests need only this name."""
+LAUNCH_OF = {scenario: launch for launch, runs in LAUNCHES.items() for scenario in runs}
+assert len(LAUNCH_OF) == sum(map(len, LAUNCHES.values())), "two scenarios have the same name"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from footplate.components import toy
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
 from tests.trainer.distributed import scenarios
-from tests.trainer.distributed.conftest import Results
+from tests.trainer.distributed.conftest import FolderOf, Results
 
 CUT = ["fsdp 2", "fsdp 2 in pieces", "fsdp 1"]
 
@@ -26,11 +25,11 @@ def test_adapters_of_a_sharded_model_resume_bit_identically(results: Results, st
         assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
 
 
-@pytest.mark.parametrize("strategy", ["zero 2", "zero 3"])
+@pytest.mark.parametrize("strategy", ["zero 2", pytest.param("zero 3", marks=pytest.mark.soak)])
 def test_checkpoints_of_adapter_weights_only_resume_bit_identically_in_deepspeed(
-    adapters_of_zero: Results, strategy: str
+    results: Results, strategy: str
 ) -> None:
-    for rank_run in adapters_of_zero(f"{strategy}: adapters alone"):
+    for rank_run in results(f"{strategy}: adapters alone"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["first"]["losses"] + rank_run["rest"]["losses"] == rank_run["whole"]["losses"]
         assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
@@ -38,10 +37,10 @@ def test_checkpoints_of_adapter_weights_only_resume_bit_identically_in_deepspeed
 
 @pytest.mark.parametrize("strategy", CUT)
 def test_one_process_loads_adapters_that_two_processes_have_saved(
-    results: Results, folder: Path, strategy: str
+    results: Results, folder_of: FolderOf, strategy: str
 ) -> None:
     saved: dict[str, Any] = results(f"{strategy}: adapters")[0]["first"]["weights"]
-    checkpoint = folder / f"{strategy}-lora" / "checkpoint-2"
+    checkpoint = folder_of(f"{strategy}: adapters") / f"{strategy}-lora" / "checkpoint-2"
     model = scenarios.adapted(toy.gpt(layers=2, heads=2, width=16, context=16))
 
     if files.is_sharded(checkpoint):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.strategies.choose import choose
 from footplate.trainer.strategies.sequence_split import cut, own_positions
 from tests.trainer.distributed import scenarios
-from tests.trainer.distributed.conftest import Results
-from tests.trainer.distributed.scenario_lists import LLAMA, ODD, SCENARIOS_OF_PARTS
+from tests.trainer.distributed.conftest import FolderOf, Results
+from tests.trainer.distributed.scenario_lists import LLAMA, ODD
 from tests.trainer.distributed.test_tensor_parallel import LAUNCHED
 
 
@@ -33,33 +32,28 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
     }
 
 
-@pytest.fixture
-def parts(folder_of: Callable[..., Path]) -> Path:
-    return folder_of("parts", SCENARIOS_OF_PARTS)
-
-
 @pytest.mark.parametrize("scenario", ["curve", "odd", "smoothed"])
 def test_context_parallelism_gives_the_loss_curve_of_one_process(
-    scenario: str, results_of_parts: Results, alone: dict[str, dict[str, Any]]
+    scenario: str, results: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
     """Covers uneven lengths, activation checkpointing, and models that compute their own loss."""
-    for rank_run in results_of_parts(f"cp: {scenario}"):
+    for rank_run in results(f"cp: {scenario}"):
         scenarios.assert_same_run(rank_run, alone[scenario])
         assert (rank_run["strategy"], rank_run["sizes"]) == ("ContextParallel", [2, 16])
         assert rank_run["flos"] == alone[scenario]["flos"]
 
 
 def test_a_grouped_query_model_trains_like_in_one_process_and_resumes(
-    results_of_parts: Results, alone: dict[str, dict[str, Any]]
+    results: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
-    for rank_run in results_of_parts("cp: llama"):
+    for rank_run in results("cp: llama"):
         assert "error" not in rank_run, rank_run.get("trace")
         scenarios.assert_same_run(rank_run["whole"], alone["llama"])
         _assert_resumed(rank_run)
 
 
-def test_a_context_parallel_run_resumed_within_an_epoch_is_bit_identical(results_of_parts: Results) -> None:
-    for rank_run in results_of_parts("cp: resumed"):
+def test_a_context_parallel_run_resumed_within_an_epoch_is_bit_identical(results: Results) -> None:
+    for rank_run in results("cp: resumed"):
         assert "error" not in rank_run, rank_run.get("trace")
         _assert_resumed(rank_run)
 
@@ -70,48 +64,44 @@ def _assert_resumed(each: dict[str, Any]) -> None:
     assert each["rest"]["weights"] == each["whole"]["weights"]
 
 
-def test_context_parallelism_works_in_half_precision(
-    results_of_parts: Results, alone: dict[str, dict[str, Any]]
-) -> None:
-    for rank_run in results_of_parts("cp: in bf16"):
+def test_context_parallelism_works_in_half_precision(results: Results, alone: dict[str, dict[str, Any]]) -> None:
+    for rank_run in results("cp: in bf16"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(alone["llama"]["losses"], rel=2e-2)
         assert rank_run["losses"] != pytest.approx(alone["llama"]["losses"], rel=1e-7)
 
 
 def test_a_checkpoint_continues_with_and_without_context_parallelism(
-    results_of_parts: Results, parts: Path, alone: dict[str, dict[str, Any]]
+    results: Results, folder_of: FolderOf, alone: dict[str, dict[str, Any]]
 ) -> None:
-    first = results_of_parts("cp: for one")[0]
+    first = results("cp: for one")[0]
 
-    rest = scenarios.trained(parts, name="cp-for-one", text=True, resume=True)
+    rest = scenarios.trained(folder_of("cp: for one"), name="cp-for-one", text=True, resume=True)
 
     assert first["losses"] + rest["losses"] == pytest.approx(alone["whole"]["losses"], rel=1e-5)
-    for rank_run in results_of_parts("cp: from one"):
+    for rank_run in results("cp: from one"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(alone["whole"]["losses"][3:], rel=1e-5)
 
 
-def test_an_evaluation_reads_full_samples_once_and_the_best_model_is_loaded(
-    results_of_parts: Results, tmp_path: Path
-) -> None:
+def test_an_evaluation_reads_full_samples_once_and_the_best_model_is_loaded(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.best(tmp_path, name="best", text=True)
 
-    for rank_run in results_of_parts("cp: best"):
+    for rank_run in results("cp: best"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["evaluations"] == pytest.approx(single_run["evaluations"], rel=1e-5)
         assert (rank_run["best"], rank_run["kept"]) == (single_run["best"], single_run["kept"])
         assert rank_run["again"] == pytest.approx(single_run["again"], rel=1e-5)
 
 
-def test_tokens_of_a_context_parallel_group_are_counted_once(results_of_parts: Results, tmp_path: Path) -> None:
+def test_tokens_of_a_context_parallel_group_are_counted_once(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
 
-    assert results_of_parts("cp: tokens") == [single_run, single_run]
+    assert results("cp: tokens") == [single_run, single_run]
 
 
-def test_adapters_train_under_context_parallelism(results_of_parts: Results) -> None:
-    first, other = results_of_parts("cp: adapters")
+def test_adapters_train_under_context_parallelism(results: Results) -> None:
+    first, other = results("cp: adapters")
 
     assert "error" not in first, first.get("trace")
     assert (first["losses"], first["weights"]) == (other["losses"], other["weights"])
@@ -119,27 +109,27 @@ def test_adapters_train_under_context_parallelism(results_of_parts: Results) -> 
 
 @pytest.mark.matrix
 def test_four_processes_form_two_groups_of_two_or_one_group_of_four(
-    results_of_four: Results, alone: dict[str, dict[str, Any]], tmp_path: Path
+    results: Results, alone: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     uneven = scenarios.trained(tmp_path, name="uneven", text=True, **scenarios.UNEVEN)
 
-    for rank_run in results_of_four("cp: curve"):
+    for rank_run in results("four: cp: curve"):
         scenarios.assert_same_run(rank_run, alone["curve"])
         assert rank_run["sizes"] == [2, 16]
-    for rank_run in results_of_four("cp: uneven"):
+    for rank_run in results("four: cp: uneven"):
         scenarios.assert_same_run(rank_run, uneven)
-    for rank_run in results_of_four("cp: of four"):
+    for rank_run in results("four: cp: of four"):
         scenarios.assert_same_run(rank_run, alone["odd"])
 
 
 def test_attention_that_sees_only_local_tokens_changes_the_curve_and_is_refused(
-    results_of_parts: Results, alone: dict[str, dict[str, Any]]
+    results: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
-    for rank_run in results_of_parts("cp: apart"):
+    for rank_run in results("cp: apart"):
         assert "error" not in rank_run, rank_run.get("trace")
         with pytest.raises(AssertionError):
             scenarios.assert_same_run(rank_run, alone["curve"])
-    for rank_run in results_of_parts("cp: apart, rehearsed"):
+    for rank_run in results("cp: apart, rehearsed"):
         assert "LogitsForCausalLM computes logits that differ" in rank_run["error"]
 
 
@@ -155,9 +145,9 @@ def test_attention_that_sees_only_local_tokens_changes_the_curve_and_is_refused(
     ],
 )
 def test_a_model_that_context_parallelism_would_change_is_refused_by_all_ranks(
-    scenario: str, said: str, results_of_parts: Results
+    scenario: str, said: str, results: Results
 ) -> None:
-    for rank_run in results_of_parts(f"cp: {scenario}"):
+    for rank_run in results(f"cp: {scenario}"):
         assert said in rank_run["error"]
 
 

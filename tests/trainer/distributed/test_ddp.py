@@ -14,7 +14,7 @@ from footplate.trainer.launcher import Place
 from footplate.trainer.strategies.choose import choose
 from footplate.trainer.strategies.peers import Peers
 from tests.trainer.distributed import scenarios
-from tests.trainer.distributed.conftest import Results
+from tests.trainer.distributed.conftest import FolderOf, Results
 from tests.trainer.distributed.launch import launched, read
 
 
@@ -186,14 +186,16 @@ def test_processes_that_all_raise_the_same_error_can_continue_training(results: 
         assert rank_run["steps"] == 8
 
 
-def test_a_process_that_fails_during_a_collective_ends_all_with_its_reason(results: Results, folder: Path) -> None:
+def test_a_process_that_fails_during_a_collective_ends_all_with_its_reason(
+    results: Results, folder_of: FolderOf
+) -> None:
     main, failed = results("on one")
 
     assert failed["error"] == "Boom: only here"
     assert main["error"] is not None
     assert any("process 1 failed before this one" in note and "Boom: only here" in note for note in main["notes"])
     # torchrun kills the other processes when one ends, so each process must print its error before it ends.
-    printed = (folder / "output").read_text()
+    printed = (folder_of("on one") / "output").read_text()
     assert "Boom: only here\n" in printed
     assert "process 1 failed before this one, which is 0 of 2: Boom: only here" in printed
 

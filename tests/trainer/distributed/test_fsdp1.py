@@ -36,7 +36,6 @@ def test_fsdp_1_continues_a_sharded_checkpoint_of_fsdp_2(results: Results, tmp_p
 def test_the_parameter_count_of_a_sharded_model_is_that_of_the_full_model(results: Results) -> None:
     for rank_run in results("fsdp 1: counted"):
         assert rank_run["before"] == rank_run["after"]
-    assert results("fsdp 1: generated")[0]["flos"] == results("ddp: generated")[0]["flos"] > 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ What all strategies have in common is in test_conformance.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,7 @@ from footplate.contract.errors import NotAvailableYet
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.strategies.choose import choose
 from tests.trainer.distributed import scenarios
-from tests.trainer.distributed.conftest import Results
-from tests.trainer.distributed.scenario_lists import SCENARIOS_OF_PARTS
-
-
-@pytest.fixture
-def parts(folder_of: Callable[..., Path]) -> Path:
-    return folder_of("parts", SCENARIOS_OF_PARTS)
-
-
-FOUR = pytest.param("results_of_four", marks=pytest.mark.matrix)
-"""A launch of four processes, which takes thirty seconds of CPU before they train."""
+from tests.trainer.distributed.conftest import FolderOf, Results
 
 
 @pytest.fixture
@@ -36,12 +25,12 @@ def whole(tmp_path: Path) -> dict[str, Any]:
     return scenarios.trained(tmp_path, name="whole", text=True, llama=True, max_steps=4)
 
 
-@pytest.mark.parametrize("start", ["results_of_parts", FOUR])
+@pytest.mark.parametrize("scenario", ["loaded", pytest.param("four: loaded", marks=pytest.mark.matrix)])
 def test_a_tensor_parallel_model_of_transformers_trains_like_a_full_one(
-    start: str, whole: dict[str, Any], request: pytest.FixtureRequest
+    scenario: str, whole: dict[str, Any], results: Results
 ) -> None:
     """Two processes compute one batch together. Four processes form two such groups, which shard by FSDP."""
-    for item in request.getfixturevalue(start)("loaded"):
+    for item in results(scenario):
         assert "error" not in item, item.get("trace")
         scenarios.assert_same_run(item["whole"], whole)
         assert item["first"]["losses"] + item["rest"]["losses"] == item["whole"]["losses"]
@@ -50,16 +39,15 @@ def test_a_tensor_parallel_model_of_transformers_trains_like_a_full_one(
         assert (item["whole"]["sizes"], item["whole"]["flos"]) == ([2, 16], whole["flos"])
 
 
-def test_the_tensor_parallel_size_is_taken_from_the_loaded_model(
-    results_of_parts: Results, whole: dict[str, Any]
-) -> None:
-    for rank_run in results_of_parts("loaded, nothing said"):
+def test_the_tensor_parallel_size_is_taken_from_the_loaded_model(results: Results, whole: dict[str, Any]) -> None:
+    for rank_run in results("loaded, nothing said"):
         scenarios.assert_same_run(rank_run, whole)
         assert (rank_run["strategy"], rank_run["sizes"]) == ("TensorParallel", [2, 16])
 
 
-def test_a_tensor_parallel_model_is_saved_like_a_full_one(results_of_parts: Results, parts: Path) -> None:
-    main, other = results_of_parts("loaded and written")
+def test_a_tensor_parallel_model_is_saved_like_a_full_one(results: Results, folder_of: FolderOf) -> None:
+    main, other = results("loaded and written")
+    parts = folder_of("loaded and written")
 
     assert "error" not in main, main.get("trace")
     assert {"model.safetensors", "config.json", "optimizer.pt"} <= set(main["files"])
@@ -68,71 +56,62 @@ def test_a_tensor_parallel_model_is_saved_like_a_full_one(results_of_parts: Resu
     assert scenarios.trained(parts, name="written", text=True, llama=True, resume=True, max_steps=5)["steps"] == 5
 
 
-def test_tensor_parallelism_works_in_half_precision(results_of_parts: Results, whole: dict[str, Any]) -> None:
-    for rank_run in results_of_parts("in bf16"):
+def test_tensor_parallelism_works_in_half_precision(results: Results, whole: dict[str, Any]) -> None:
+    for rank_run in results("in bf16"):
         assert "error" not in rank_run, rank_run.get("trace")
         assert rank_run["losses"] == pytest.approx(whole["losses"], rel=2e-2)
         assert rank_run["losses"] != pytest.approx(whole["losses"], rel=1e-6)
 
 
-def test_ranks_of_a_tensor_parallel_group_read_the_same_samples(results_of_parts: Results) -> None:
+def test_ranks_of_a_tensor_parallel_group_read_the_same_samples(results: Results) -> None:
     """All ranks of a group read the same samples, although their own samplers draw different orders."""
-    first, other = results_of_parts("own sampler")
+    first, other = results("own sampler")
 
     assert "error" not in first, first.get("trace")
     assert first["losses"] == other["losses"]
     assert first["losses"][0] > first["losses"][-1] + 0.05
 
 
-def test_different_data_within_a_group_is_refused_at_the_first_batch(results_of_parts: Results) -> None:
-    for rank_run in results_of_parts("random data per rank"):
+def test_different_data_within_a_group_is_refused_at_the_first_batch(results: Results) -> None:
+    for rank_run in results("random data per rank"):
         assert "DatasetError: processes 0 to 1 compute every batch together, but have read" in rank_run["error"]
 
 
-def test_tokens_of_a_tensor_parallel_group_are_counted_once(results_of_parts: Results, tmp_path: Path) -> None:
+def test_tokens_of_a_tensor_parallel_group_are_counted_once(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.counted_tokens(tmp_path, include_num_input_tokens_seen="all")
 
-    assert results_of_parts("tokens") == [single_run, single_run]
+    assert results("tokens in parts") == [single_run, single_run]
 
 
 @pytest.mark.matrix
-def test_two_tensor_parallel_groups_with_fsdp_give_the_curve_of_one_process(
-    results_of_four: Results, tmp_path: Path
-) -> None:
+def test_two_tensor_parallel_groups_with_fsdp_give_the_curve_of_one_process(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
     seen = scenarios.evaluated(tmp_path, name="evaluated")
     scenarios.trained(tmp_path, name="from-one", text=True, stop_at=3)
     rest = scenarios.trained(tmp_path, name="from-one", text=True, resume=True)
 
-    for rank_run in results_of_four("curve"):
+    for rank_run in results("four: curve"):
         scenarios.assert_same_run(rank_run, single_run)
-    for rank_run in results_of_four("evaluated"):
+    for rank_run in results("four: evaluated"):
         assert rank_run["labels"] == seen["labels"]
         assert rank_run["streamed"] == pytest.approx(seen["streamed"], rel=1e-5)
-    for rank_run in results_of_four("from one"):
+    for rank_run in results("four: from one"):
         assert rank_run["losses"] == pytest.approx(rest["losses"], rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("start", "scenario", "said"),
+    ("scenario", "said"),
     [
-        ("results_of_parts", "adapters in parts", "has adapters, which need whole weight matrices"),
-        ("results_of_parts", "whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
-        pytest.param(
-            "results_of_four", "unsharded", "the model is not sharded: set fsdp=True", marks=pytest.mark.matrix
-        ),
-        pytest.param(
-            "results_of_four",
-            "sharded twice",
-            "is already sharded, and fsdp would shard it again",
-            marks=pytest.mark.matrix,
-        ),
+        ("adapters in parts", "has adapters, which need whole weight matrices"),
+        ("whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
+        pytest.param("four: unsharded", "the model is not sharded: set fsdp=True", marks=pytest.mark.matrix),
+        pytest.param("four: sharded twice", "is already sharded, and fsdp would shard it", marks=pytest.mark.matrix),
     ],
 )
 def test_a_model_that_is_not_sharded_as_requested_is_refused_by_all_ranks(
-    start: str, scenario: str, said: str, request: pytest.FixtureRequest
+    scenario: str, said: str, results: Results
 ) -> None:
-    for item in request.getfixturevalue(start)(scenario):
+    for item in results(scenario):
         assert said in item["error"]
 
 
