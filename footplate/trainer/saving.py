@@ -466,7 +466,8 @@ def _is_averaged(folder: Path) -> bool:
 def _arguments_of_run(folder: Path) -> dict[str, Any]:
     """Returns the arguments that a checkpoint stores as JSON. Hugging Face's checkpoints have none."""
     path = folder / files.ARGUMENTS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    arguments: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return arguments
 
 
 def _averaging(trainer: Trainer) -> dict[str, bool]:

@@ -201,13 +201,14 @@ def test_weights_that_cannot_be_averaged_are_loaded_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     rates = {"lr": 0.05}
-    named = [
+    optim: Any = {} if why == "named" else {"optim": "schedule_free_adamw"}
+    named: Any = [
         NamedOptimizer("first", [r"^layers\.0"], use=AdamWScheduleFree, args=rates),
         NamedOptimizer("others", [r"^layers\.[1-9]"], use=SGDScheduleFree, args=rates),
     ]
     args = TrainingArguments(
         str(tmp_path), max_steps=2, save_steps=1, learning_rate=0.05, lr_scheduler_type="constant", disable_tqdm=True,
-        save_only_model=why == "only the model", **({} if why == "named" else {"optim": "schedule_free_adamw"}),
+        save_only_model=why == "only the model", **optim,
     )  # fmt: skip
     trained = Trainer(toy.mlp(), args, train_dataset=toy.classification(n=64),
                       optimizers=named if why == "named" else (None, None))  # fmt: skip

@@ -109,7 +109,7 @@ class Loaded:
     @property
     def padding(self) -> int:
         """The token at places that the mask hides: the tokenizer's, or 0 if the model does not have that token."""
-        token = getattr(self.tokenizer, "pad_token_id", None) or 0
+        token: int = getattr(self.tokenizer, "pad_token_id", None) or 0
         return token if 0 <= token < (self.vocabulary or 0) else 0
 
     def require_known(self, tokens: Sequence[int]) -> None:

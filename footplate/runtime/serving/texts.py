@@ -208,7 +208,8 @@ class Texts:
         context = None if self._is_encoder_decoder else self._loaded.context_length
         # The requests after a seeded one draw as if it had not come. By default, the states of all GPUs are copied.
         device = self._loaded.device
-        others, kind = ([], "cuda") if device.type == "cpu" else ([device], device.type)
+        others = [] if device.type == "cpu" else [device]
+        kind = "cuda" if device.type == "cpu" else device.type
         with torch.random.fork_rng(others, enabled=seed is not None, device_type=kind):
             if seed is not None:
                 torch.manual_seed(seed)
