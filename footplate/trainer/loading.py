@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import torch
-from torch.utils.data import IterableDataset, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from footplate.trainer.data import Collator, DropUnused, has_length, make_loader, require_samples, without_columns
 from footplate.trainer.samplers import (
@@ -22,6 +23,9 @@ from footplate.trainer.seeds import data_seed
 from footplate.trainer.stream import has_position
 
 if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+    from multiprocessing.synchronize import Event
+
     from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
@@ -79,6 +83,8 @@ def get_dataloader(
     shard = strategy.data_shard(evens=is_training and strategy.accelerator_config.even_batches)
     size = strategy.batch_size(batch_size)
     loader = strategy.prepare_loader(make_loader(dataset, trainer.args, collator, size, sampler, shard))
+    if trainer.args.dataloader_persistent_workers:
+        _end_workers_with_their_iterator(getattr(loader, "base_dataloader", loader))
     if key is not None and trainer.args.dataloader_persistent_workers:
         trainer._eval_dataloaders[key] = loader
     if is_training and trainer.args.dataloader_persistent_workers and has_position(loader):
@@ -87,6 +93,29 @@ def get_dataloader(
             "resumes at its position: each epoch starts new loading processes"
         )
     return loader
+
+
+def _end_workers_with_their_iterator(loader: DataLoader[Any]) -> None:
+    """Ends persistent loading processes as soon as Python's garbage collection finds the iterator that started them.
+
+    The collection may end the threads of the iterator's queues before the iterator itself. Then torch waits five
+    seconds for each process. Queues that are held here keep their threads.
+    """
+    make_iterator = loader._get_iterator
+
+    def make_held_iterator() -> Any:
+        iterator: Any = make_iterator()
+        queues = tuple(iterator._index_queues)
+        finalize(iterator, _tell_to_end, iterator._workers_done_event, queues).atexit = False
+        return iterator
+
+    loader._get_iterator = make_held_iterator  # type: ignore[method-assign]
+
+
+def _tell_to_end(is_done: Event, queues: tuple[Queue[None], ...]) -> None:
+    is_done.set()
+    for queue in queues:
+        queue.put(None)
 
 
 def set_signature_columns(trainer: Trainer) -> None:

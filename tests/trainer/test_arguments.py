@@ -7,10 +7,12 @@ All other arguments have tests of their own, in this file or in those that `ELSE
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import os
 import signal
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -566,6 +568,23 @@ def test_persistent_loader_workers_are_kept_between_evaluations(tmp_path: Path) 
     assert trainer.get_eval_dataloader("far") is not far
     plain = a_trainer(tmp_path, options={"eval_dataset": sets})
     assert plain.get_eval_dataloader("far") is not plain.get_eval_dataloader("far")
+
+
+def test_persistent_loader_workers_end_by_themselves_when_the_trainer_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminated: list[BaseProcess] = []
+    monkeypatch.setattr(BaseProcess, "terminate", terminated.append)
+    trainer = a_trainer(tmp_path, dataloader_num_workers=1, dataloader_persistent_workers=True)
+    trainer.evaluate()
+    workers = trainer.get_eval_dataloader().base_dataloader._iterator._workers
+    trainer.itself = trainer  # type: ignore[attr-defined]  # Only a cycle needs the garbage collection.
+
+    del trainer
+    gc.collect()
+
+    assert [worker.exitcode for worker in workers] == [0]
+    assert not terminated, "torch terminates a process that has not ended after five seconds"
 
 
 @about("dataloader_pin_memory")
