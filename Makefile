@@ -17,10 +17,9 @@ EXTRAS := $(word 2,$(subst =, ,$(filter --extras=%,$(subst --extras ,--extras=,$
 up: $(VENV)/.ready $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS)) ## start everything on this machine: Redis, service, one node, dashboard and API on localhost
 	@exec $(VENV)/bin/footplate up $(filter-out --extras=%,$(subst --extras ,--extras=,$(ARGS)))
 
-# Two more at once than there are CPUs, because most of a test is waiting for processes that it started. A test that fails
-# is tried once more, and named at the end: docs/decisions/0013-a-second-try.md. `make test ARGS="--reruns 0"` is strict.
+# Two more at once than there are CPUs, because most of a test is waiting for processes that it started.
 test: $(VENV)/.dev ## every test, against real Redis, PostgreSQL and processes
-	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 4 --dist worksteal --reruns 1 $(ARGS)
+	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 4 --dist worksteal $(ARGS)
 
 faults: $(VENV)/.dev ## every fault on both databases and without its protection, and the long stories; ARGS="--eighth 3" runs a part
 	@$(VENV)/bin/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal --matrix $(ARGS)

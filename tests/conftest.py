@@ -190,11 +190,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _skipped[reason] = _skipped.get(reason, 0) + 1
 
 
-def _why(report: Any) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash else report.longrepr).partition("\n")[0]
-
-
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     chosen = config.getoption("markexpr")
     if (count := _not_run.get("gpu", 0)) and "not gpu" in chosen:
@@ -205,8 +200,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if (count := _not_run.get("matrix", 0)) and not config.getoption("matrix"):
         also = f"; eighth {config.getoption('eighth')} of {EIGHTHS} ran" if config.getoption("eighth") else ""
         terminalreporter.write_line(f"{count} tests of the fault matrix not run: `make faults` runs them{also}")
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.write_line(f"failed and was tried once more: {report.nodeid}: {_why(report)}", yellow=True)
     for reason, count in _skipped.items():
         terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
     if IN_CI and _skipped:
