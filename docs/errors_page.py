@@ -141,6 +141,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
         "too_many": ("A list has too many entries.", "The message has the limit."),
         "too_many_files": ("The zip has too many files.", "Leave out what training does not need."),
         "too_many_jobs": ("One stream names too many jobs.", "Use a filter, or several streams."),
+        "too_many_parts": ("An upload below `/v1` has too many parts.", "Begin a new upload, with larger parts."),
         "too_short": ("A text or list is too short.", "The message has the limit."),
         "unknown_argument": ("The component has no such argument.", "The hint has the nearest name."),
         "unknown_bundle": ("The project has no bundle with this hash.", "Upload it, or submit with `--code`."),
