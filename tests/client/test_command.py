@@ -106,7 +106,7 @@ def test_bash_completes_actions_options_and_jobs_without_running_names(command: 
 
 
 def test_without_a_running_service_bash_completes_no_job_names(command: Command) -> None:
-    nobody = Namespace(url=f"http://127.0.0.1:{free_port()}")
+    nobody = Namespace(url=f"http://127.0.0.1:{free_port()}", project=None)
 
     assert words_of_jobs(nobody) == []
 

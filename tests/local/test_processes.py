@@ -15,7 +15,7 @@ from footplate.local import processes
 from footplate.local.first_job import request
 from footplate.local.home import HomeInUse, hold, record_holder
 from footplate.local.processes import Children, Failed, Program, Stopped, StopSignals
-from footplate.local.redis import bundled_server, redis_for, server
+from footplate.local.redis import bundled_server, server
 from footplate.local.up import Launcher, Options, is_free, say
 
 
@@ -108,13 +108,6 @@ def test_a_home_folder_in_use_is_refused_with_the_process_that_holds_its_lock(tm
 def test_only_the_user_who_started_redis_can_open_its_socket(tmp_path: Path) -> None:
     with hold(tmp_path) as home:
         assert home.run.stat().st_mode & 0o777 == 0o700
-
-
-def test_redis_uses_a_loopback_port_if_the_home_path_is_too_long_for_a_socket(tmp_path: Path) -> None:
-    with hold(tmp_path / ("deep" * 30)) as home:
-        redis = redis_for(home, {})
-
-    assert redis.url.startswith("redis://127.0.0.1:")
 
 
 def test_the_redis_that_starts_is_the_bundled_redis() -> None:
