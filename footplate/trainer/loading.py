@@ -24,7 +24,6 @@ from footplate.trainer.stream import has_position
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
-    from multiprocessing.synchronize import Event
 
     from footplate.trainer.trainer import Trainer
 
@@ -96,26 +95,23 @@ def get_dataloader(
 
 
 def _end_workers_with_their_iterator(loader: DataLoader[Any]) -> None:
-    """Ends persistent loading processes as soon as Python's garbage collection finds the iterator that started them.
+    """Makes persistent loading processes end at once when Python's garbage collection finds their iterator.
 
-    The collection may end the threads of the iterator's queues before the iterator itself. Then torch waits five
-    seconds for each process. Queues that are held here keep their threads.
+    The collection may end the threads of the iterator's queues before the iterator itself. Then the request to end
+    reaches no process, and torch waits five seconds for each. Queues that are held until then keep their threads.
     """
     make_iterator = loader._get_iterator
 
     def make_held_iterator() -> Any:
         iterator: Any = make_iterator()
-        queues = tuple(iterator._index_queues)
-        finalize(iterator, _tell_to_end, iterator._workers_done_event, queues).atexit = False
+        finalize(iterator, _release, tuple(iterator._index_queues)).atexit = False
         return iterator
 
     loader._get_iterator = make_held_iterator  # type: ignore[method-assign]
 
 
-def _tell_to_end(is_done: Event, queues: tuple[Queue[None], ...]) -> None:
-    is_done.set()
-    for queue in queues:
-        queue.put(None)
+def _release(queues: Sequence[Queue[Any]]) -> None:
+    """Does nothing: the queues are released because this call is over."""
 
 
 def set_signature_columns(trainer: Trainer) -> None:
