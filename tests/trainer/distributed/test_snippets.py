@@ -22,7 +22,8 @@ path = "llama"
 rows = [{"input_ids": torch.arange(8) + row, "labels": torch.arange(8) + row} for row in range(4)]
 model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa")
 """
-AFTER = 'trainer.train()\nprint("trained", trainer.state.global_step, flush=True)\n'
+# One text, and so one write: the lines of two processes could mix otherwise.
+AFTER = 'trainer.train()\nprint(f"trained {trainer.state.global_step}\\n", end="", flush=True)\n'
 
 
 @pytest.mark.matrix
