@@ -31,6 +31,7 @@ describe("format", () => {
     expect([sentence("no_such_shape"), sentence("pause")]).toEqual(["no such shape", "paused on request"]);
     expect(formatTicks([4.995e-5, 4.996e-5, null])).toEqual(["4.995e-5", "4.996e-5", ""]);
     expect(formatTicks([0, 0.5, 1])).toEqual(["0", "0.5", "1"]);
+    expect(formatTicks([0.32, 0.3225, 0.325, 0.1 + 0.2])).toEqual(["0.32", "0.3225", "0.325", "0.3"]);
     expect([999, 1500, 999_700, 2.5e9, 1.2346e15].map(formatBytes)).toEqual(["999 B", "1.50 kB", "1.00 MB", "2.50 GB", "1,235 TB"]);
     expect([[0, 0.5, 1], [0, 60, 120], [-60, 0]].map(formatDurationTicks)).toEqual([["0 s", "0.5 s", "1 s"], ["0 s", "1 min", "2 min"], ["−1 min", "0 s"]]);
     expect([tabTitle("job", { name: "a", id: "job_1", state: "running" }), tabTitle("cluster", undefined), tabTitle("jobs", undefined)]).toEqual(["a (running) · Footplate", "Cluster · Footplate", "Footplate"]);
@@ -297,6 +298,7 @@ describe("templates", () => {
 
 describe("groups and columns", () => {
   it("puts train before eval, and losses first", () => {
+    expect(groupMetrics(["layer_10/norm", "layer_2/norm", "m10", "m9"]).map(({ title, names }) => [title, ...names])).toEqual([["train", "m9", "m10"], ["layer_2", "layer_2/norm"], ["layer_10", "layer_10/norm"]]);
     expect(groupMetrics(["eval_loss", "lr", "loss", "system/running_s", "eval/f1"])).toEqual([
       { title: "train", names: ["loss", "lr"] }, { title: "eval", names: ["eval_loss", "eval/f1"] }, { title: "system", names: ["system/running_s"] },
     ]);

@@ -850,6 +850,13 @@ async def test_a_chart_can_be_saved_as_png_svg_and_csv(api: Api, page: Page) -> 
     first = (await api.client.get(f"/jobs/{job}/events?kinds=log")).json()["data"][0]
     assert rows[1] == f'"\'=one",{first["at"]},2'
 
+    async def dated() -> bool:
+        await page.get_by_role("button", name="SVG").click()
+        # The date stands below the hour.
+        return b'dy="1.3em"' in bytes(await page.evaluate("window.saved['loss.svg']"))
+
+    await until_async(dated, what="the drawing has the date")
+
     assert files["loss.csv"].decode() == 'job,step,"loss"\n"\'=one",1,2\n"\'=one",2,0.5'
     assert b"<path" in files["loss.svg"]
     chart = await page.locator("[data-metric=loss] canvas").evaluate("canvas => [canvas.width, canvas.height]")

@@ -62,11 +62,11 @@ export function sentence(reason: string): string {
   return REASONS[reason] ?? reason.replaceAll("_", " ");
 }
 
-/** Returns the labels of an axis, with as many digits as it takes to tell neighbours apart. */
+/** Returns the labels of an axis, with as many digits as its values have. A value that is rounded would stand beside its place. */
 export function formatTicks(values: (number | null)[]): string[] {
   const numbers = values.filter((value) => value !== null);
-  const isTold = (digits: number) => new Set(numbers.map((value) => formatNumber(value, digits))).size === new Set(numbers).size;
-  const digits = [3, 4, 5, 6, 7].find(isTold) ?? 8;
+  const isExact = (digits: number) => numbers.every((value) => Math.abs(Number(value.toPrecision(digits)) - value) <= Math.abs(value) * 1e-9);
+  const digits = [3, 4, 5, 6, 7].find(isExact) ?? 8;
   return values.map((value) => (value === null ? "" : formatNumber(value, digits)));
 }
 

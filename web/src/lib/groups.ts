@@ -15,7 +15,7 @@ export function groupMetrics(names: Iterable<string>): Group[] {
   const order = (title: string) => ["train", "eval", "test", "system"].indexOf(title);
   return [...groups.entries()]
     .map(([title, members]) => ({ title, names: members }))
-    .sort((a, b) => (order(a.title) + 1 || 9) - (order(b.title) + 1 || 9) || a.title.localeCompare(b.title));
+    .sort((a, b) => (order(a.title) + 1 || 9) - (order(b.title) + 1 || 9) || inOrder(a.title, b.title));
 }
 
 function prefixOf(name: string): string {
@@ -26,10 +26,13 @@ function prefixOf(name: string): string {
   return ["gpu", "cpu", "memory"].includes(known[1]!) ? "system" : known[1]!;
 }
 
+/** Compares names so that `layer_2` stands before `layer_10`. */
+const inOrder = new Intl.Collator("en", { numeric: true }).compare;
+
 /** Losses first, then by name. */
 function compareNames(a: string, b: string): number {
   const rank = (name: string) => (name === "loss" ? 0 : name.endsWith("loss") ? 1 : /runtime|per_second|flos/.test(name) ? 3 : 2);
-  return rank(a) - rank(b) || a.localeCompare(b);
+  return rank(a) - rank(b) || inOrder(a, b);
 }
 
 /** Whether a smaller value of this metric is better. */

@@ -78,7 +78,7 @@ function svgOf(plot: uPlot, title: string, families: Line[][]): string {
     const outlines = above.map((places, index) => [...places, ...below[index]!.reverse()]).filter((outline) => outline.length > 0);
     return `<path fill="${(fill as unknown as () => string)()}" d="${outlines.map((outline) => `M${outline.join("L")}Z`).join("")}"/>`;
   });
-  const grid = ticksOf(plot, 0).map(([value, text]) => `<path stroke="${outlineColor}" d="M${at(value, "x")} ${top}v${height}"/><text x="${at(value, "x")}" y="${top + height + 16}" text-anchor="middle">${escape(text)}</text>`)
+  const grid = ticksOf(plot, 0).map(([value, text]) => `<path stroke="${outlineColor}" d="M${at(value, "x")} ${top}v${height}"/><text y="${top + height + 16}" text-anchor="middle">${text.split("\n").map((line, row) => `<tspan x="${at(value, "x")}" dy="${row && "1.3em"}">${escape(line)}</tspan>`).join("")}</text>`)
     .concat(ticksOf(plot, 1).map(([value, text]) => `<path stroke="${outlineColor}" d="M${left} ${at(value, "y")}h${width}"/><text x="${left - 6}" y="${Number(at(value, "y")) + 4}" text-anchor="end">${escape(text)}</text>`));
   const names = families.map((members, index) => `<text x="12" y="${TITLE + plot.height + ROW * (index + 0.8)}"><tspan fill="${members[0]!.color}">●</tspan> ${escape(nameOf(members))}</text>`);
   const size = `${plot.width} ${TITLE + plot.height + ROW * (families.length + 0.5)}`;
@@ -90,5 +90,5 @@ function svgOf(plot: uPlot, title: string, families: Line[][]): string {
 /** The values of an axis that have a label. uPlot keeps them beside the axis, without a name of their own. */
 function ticksOf(plot: uPlot, which: number): [number, string][] {
   const { _splits: values, _values: texts } = plot.axes[which] as unknown as { _splits: number[]; _values: (string | null)[] };
-  return values.flatMap((value, index): [number, string][] => (texts[index] ? [[value, String(texts[index]).split("\n")[0]!]] : []));
+  return values.flatMap((value, index): [number, string][] => (texts[index] ? [[value, String(texts[index])]] : []));
 }
