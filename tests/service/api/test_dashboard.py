@@ -297,6 +297,12 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     await expect(names).to_have_text(["run-0", "run-1"])
     assert (await api.client.get(f"/jobs/{ids[2]}")).json()["state"] == "queued"
     assert (await api.client.get(f"/jobs/{ids[0]}")).json()["tags"] == ["sweep"]
+    await page.get_by_role("button", name="delete 2").click()
+    await expect(page.get_by_role("alertdialog")).to_contain_text("delete 2 jobs with events, checkpoints")
+    await page.get_by_role("button", name="Yes, delete").click()
+    await expect(page.get_by_text("No job matches")).to_be_visible()
+    # The address does not ask for the deleted jobs again.
+    await expect(page).not_to_have_url(re.compile("sel="))
 
 
 async def test_a_question_before_an_action_takes_the_focus_and_gives_it_back(api: Api, page: Page) -> None:
@@ -788,6 +794,12 @@ async def test_a_table_of_ten_thousand_jobs_scrolls_and_filters_with_few_rows_dr
     await table.evaluate("table => table.scrollTo(0, table.scrollHeight)")
     await expect(table.locator("[data-job] a").last).to_have_text("newest")
     assert await table.locator("[data-job]").count() < 60
+    await table.get_by_role("link", name="newest").click()
+    await page.go_back()
+    # The table is where it was, and the keys go on from the job that was opened.
+    await expect(table.locator("[data-job] a").last).to_have_text("newest")
+    await page.keyboard.press("k")
+    await expect(table.locator("[data-job] a").nth(-2)).to_be_focused()
 
 
 async def test_only_the_visible_charts_of_a_hundred_metrics_are_drawn(api: Api, page: Page) -> None:

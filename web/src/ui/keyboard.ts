@@ -51,9 +51,12 @@ export function keepFocus(): void {
 
 const rows = () => [...document.querySelectorAll<HTMLElement>("[data-job]")];
 
+/** The job whose row had the focus last. `j` and `k` go on from there after a look at another view. */
+let last: string | undefined;
+
 function move(by: number): void {
   const all = rows();
-  const present = all.findIndex((row) => row.contains(document.activeElement));
+  const present = all.findIndex((row) => row.dataset.job === (focusedRow()?.dataset.job ?? last));
   const next = all[Math.min(all.length - 1, Math.max(0, present + by))];
   // The link, so that Enter opens the job. Without the column of names, a row has none.
   (next?.querySelector<HTMLElement>("a") ?? next?.querySelector<HTMLElement>("button.eye"))?.focus();
@@ -63,6 +66,7 @@ function move(by: number): void {
 const focusedRow = () => (document.activeElement as HTMLElement | null)?.closest<HTMLElement>("[data-job]");
 
 export function installKeys(): void {
+  document.addEventListener("focusin", () => (last = focusedRow()?.dataset.job ?? last));
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
     const isTyping = target.matches("input, select, textarea");

@@ -2,9 +2,9 @@
 
 import { useState } from "preact/hooks";
 import type { Job } from "../../api/types";
-import { actOnMany, attempt, changeTags, refreshNow } from "../../model/jobs";
+import { actOnMany, attempt, changeTags, jobs, refreshNow } from "../../model/jobs";
 import { href } from "../../model/route";
-import { select } from "../../model/selection";
+import { select, selectedIds } from "../../model/selection";
 import { focused, useOpener } from "../../ui/keyboard";
 import { type Once, useOnce } from "../../ui/once";
 import { Sure } from "../../ui/Sure";
@@ -31,9 +31,14 @@ function BulkButton({ action, chosen, isBusy, once }: { action: (typeof BULK)[nu
   const able = chosen.filter((job) => job.actions.includes(action));
   if (able.length === 0) return null;
   const label = `${action} ${able.length}`;
-  const run = () => void once(() => actOnMany(able, action).then(refreshNow));
+  const run = () => void once(async () => {
+    await actOnMany(able, action);
+    // A deleted job cannot be selected, and the address would ask for it again with each visit.
+    if (action === "delete") select(selectedIds().filter((id) => jobs.value.has(id)));
+    await refreshNow();
+  });
   if (action === "cancel" || action === "delete") {
-    return <Sure action={action} label={label} isBusy={isBusy} run={run}>{label} {able.length === 1 ? "job" : "jobs"}?</Sure>;
+    return <Sure action={action} label={label} isBusy={isBusy} run={run}>{label} {able.length === 1 ? "job" : "jobs"}{action === "delete" && " with events, checkpoints and outputs, for ever"}?</Sure>;
   }
   return <button type="button" aria-disabled={isBusy} onClick={run}>{label}</button>;
 }

@@ -1,12 +1,12 @@
 /** The rows of the jobs table. Only those that can be seen are in the document. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Job } from "../../api/types";
 import { type Column, columnOf, needsSpec, needsSummary, reasonOf } from "../../lib/columns";
 import { formatNumber, jobTitle } from "../../lib/format";
 import { needSpec, needSummary, specOf, summaryOf } from "../../model/details";
 import { loadMore } from "../../model/jobs";
-import { go, href, setParams } from "../../model/route";
+import { go, href, setParams, tableHref } from "../../model/route";
 import { toggle } from "../../model/selection";
 import { colorOf } from "../../ui/colors";
 import { isNarrow } from "../../ui/theme";
@@ -23,6 +23,9 @@ interface TableProps {
   sort: string;
   now: number;
 }
+
+/** Where the table was when it was left. It is there again after a look at a job. */
+let lastTop = 0;
 
 /** Only the rows that can be seen are in the document, so that a hundred thousand jobs scroll like fifty. */
 export function Table({ rows, columns, selected, sort, now }: TableProps) {
@@ -50,7 +53,10 @@ export function Table({ rows, columns, selected, sort, now }: TableProps) {
     const isSame = sort.replace(/^-/, "") === id;
     setParams({ sort: isSame && sort.startsWith("-") ? id : `-${id}` });
   };
-  const onScroll = () => setTop(box.current!.scrollTop);
+  const onScroll = () => setTop((lastTop = box.current!.scrollTop));
+  useLayoutEffect(() => {
+    if (location.hash === tableHref()) box.current!.scrollTop = lastTop;
+  }, []);
   return (
     <div class="table-scroll" role="table" aria-label="Jobs" aria-rowcount={rows.length + 1} ref={box} onScroll={onScroll} style={{ maxHeight: `${height + ROW + 16}px` }} tabIndex={0}>
       {!isCards && (
