@@ -47,6 +47,7 @@ async def test_two_checkpoints_answer_one_prompt_side_by_side(api: Api, node: No
     for session in await until_async(both, what="each checkpoint has a session"):
         request = await node.next_request(session)
         assert request["body"]["messages"] == [{"role": "user", "content": "when?"}]
+        await expect(page.get_by_text("Waits for its session, try timetable").first).to_be_visible()
         await node.send_piece(request["id"], AnswerPieceKind.STARTED)
         await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text="at")
         if session == (await node.sessions(job))[0]:

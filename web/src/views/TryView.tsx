@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { events, explain, jobPath, request } from "../api/client";
 import type { Job } from "../api/types";
 import { type Message, type Way, WAYS, readRow, textOf, wayOf, withMessage } from "../lib/answers";
+import { reasonOf } from "../lib/columns";
 import { jobTitle } from "../lib/format";
 import { detailsVersion, needSpec, specOf } from "../model/details";
 import { isFinal, jobs, listed, refreshJob } from "../model/jobs";
@@ -139,9 +140,17 @@ function Side({ side, asked }: { side: "a" | "b"; asked: Asked | null }) {
       {isShown && typeof answer === "string" && (answer || state === "asking") && <pre class="answer" aria-live="polite">{answer || "…"}</pre>}
       {isShown && answer !== null && typeof answer !== "string" && <JsonText value={answer} />}
       {state === "asking" && <button type="button" onClick={() => { running.current?.abort(); setState("done"); }}>Stop</button>}
+      {state === "asking" && !answer && <Session id={id} checkpoint={checkpoint} />}
       {problem && <p class="error" role="alert">{problem}</p>}
     </section>
   );
+}
+
+/** What an answer waits for: the session, a job that loads the checkpoint, may wait for a slot itself. */
+function Session({ id, checkpoint }: { id: string; checkpoint: string }) {
+  const session = [...jobs.value.values()].find((job) => job.metadata.of === id && job.metadata.checkpoint === (checkpoint || "latest") && !isFinal(job));
+  if (!session) return null;
+  return <p class="why">Waits for its session, <a href={href(`jobs/${session.id}`)}>{jobTitle(session)}</a>: {session.state}{session.state !== "running" && `, ${reasonOf(session)}`}.</p>;
 }
 
 interface Saved {
