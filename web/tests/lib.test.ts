@@ -2,8 +2,8 @@ import { describe, expect, it, vi } from "vitest";
 import { readRow, textOf, wayOf, withMessage } from "../src/lib/answers";
 import { asCommand, asCurl, asPython } from "../src/lib/commands";
 import { columnOf, compareValues } from "../src/lib/columns";
-import { diff, flatten } from "../src/lib/flatten";
-import { asComponent, fieldsOf, mergePatch, parseField, setAt } from "../src/lib/form";
+import { diff, flatten, showValue } from "../src/lib/flatten";
+import { argsFor, asComponent, fieldsOf, mergePatch, nextName, parseField, setAt, withDefaults } from "../src/lib/form";
 import { formatBytes, formatDuration, formatDurationTicks, formatMoment, formatNumber, formatTicks, sentence, formatX, tabTitle } from "../src/lib/format";
 import { type Condition, fieldOf, meets, problemOf, readConditions, serverQuery, writeConditions } from "../src/lib/filters";
 import { type Points, addPoint, endAt, hasFiner, noPoints, stepsIn, withPart } from "../src/lib/points";
@@ -324,12 +324,39 @@ describe("specs", () => {
     const specs = [{ a: { b: 1, c: [1] } }, { a: { b: 2, c: [1] }, d: null }].map((spec) => flatten(spec));
     expect(diff(specs)).toEqual([{ path: "a.b", values: [1, 2] }, { path: "d", values: [undefined, null] }]);
   });
+  it("shows lists as people write them", () => {
+    expect([["a", "b"], [1], [], "a", null, undefined].map(showValue)).toEqual(["a, b", "1", "[]", "a", "null", "—"]);
+  });
+  it("adds the defaults of what only other specs set", () => {
+    const schema = { properties: { priority: { default: 5 }, training: { $ref: "#/$defs/Training" } }, $defs: { Training: { properties: { learning_rate: { default: 5e-5 } } } } };
+    const catalogue = { models: { mlp: { args: { properties: { hidden: { default: 64 } } } } } };
+    const specs = [{ model: { use: "mlp", args: { hidden: 64 } }, training: { learning_rate: 0.1 }, priority: 7 }, { model: { use: "mlp", args: {} } }, { model: { use: "my_code:Net", args: { hidden: 9 } } }];
+
+    const rows = diff(withDefaults(specs.map((spec) => flatten(spec)), schema, catalogue));
+
+    expect(Object.fromEntries(rows.map(({ path, values }) => [path, values]))).toEqual({
+      "model.args.hidden": [64, 64, 9], "model.use": ["mlp", "mlp", "my_code:Net"], priority: [7, 5, 5], "training.learning_rate": [0.1, 5e-5, 5e-5],
+    });
+    expect(withDefaults([flatten(specs[0]), flatten(specs[2])], schema, {})[1]!.has("priority")).toBe(true);
+    expect(diff(withDefaults(specs.slice(0, 2).map((spec) => flatten({ model: spec.model })), schema, catalogue))).toEqual([]);
+  });
+  it("gives a fork a name of its own", () => {
+    const taken = new Set([null, "run fork", "run fork 2"]);
+    expect(["other", "run", "run fork 2"].map((name) => nextName(name, "fork", taken))).toEqual(["other fork", "run fork 3", "run fork 3"]);
+    expect(nextName("run fork", "copy", taken)).toBe("run fork copy");
+    expect(nextName("x".repeat(128), "fork", taken).length).toBeLessThan(128);
+  });
+  it("keeps the arguments of a component while its name is typed, and then those that the new one takes", () => {
+    const args = { hidden: 256, depth: 3 };
+    expect([argsFor(undefined, args), argsFor({ properties: { depth: {} } }, args), argsFor({}, args)]).toEqual([args, { depth: 3 }, {}]);
+  });
   it("edits a spec by pointers without touching the rest", () => {
     const spec = { training: { seed: 1 }, model: "m" };
     expect(setAt(spec, ["training", "seed"], undefined)).toEqual({ model: "m" });
     expect(setAt(spec, ["training", "lr"], 0.1)).toEqual({ training: { seed: 1, lr: 0.1 }, model: "m" });
     expect(asComponent("m", {})).toBe("m");
     expect(asComponent("m", { a: 1 })).toEqual({ use: "m", args: { a: 1 } });
+    expect(asComponent("m", {}, { use: "m", args: { a: 1 } })).toEqual({ use: "m", args: {} });
   });
   it("reads fields from a schema, and what is typed into them", () => {
     const fields = fieldsOf({ properties: { n: { anyOf: [{ type: "integer" }, { type: "null" }], default: null }, mode: { enum: ["a", "b"] }, on: { type: "boolean" } }, required: ["mode"] });

@@ -32,5 +32,6 @@ export function diff(specs: Flat[], ignore: ReadonlySet<string> = new Set()): Di
 
 export function showValue(value: unknown): string {
   if (value === undefined) return "—";
+  if (Array.isArray(value) && value.length) return value.map(showValue).join(", ");
   return typeof value === "string" ? value : JSON.stringify(value);
 }

@@ -1,5 +1,7 @@
 /** The form's side of a spec: values at JSON pointers, and the fields that a component's arguments need. */
 
+import type { Flat } from "./flatten";
+
 export type JsonObject = { [key: string]: unknown };
 
 export function getAt(value: unknown, path: string[]): unknown {
@@ -31,7 +33,8 @@ export interface Field {
   isRequired: boolean;
 }
 
-interface Schema {
+export interface Schema {
+  $ref?: string;
   type?: string | string[];
   anyOf?: Schema[];
   enum?: unknown[];
@@ -91,10 +94,47 @@ export function component(value: unknown): { use: string; args: JsonObject } {
   return { use: "", args: {} };
 }
 
-/** The short form where there are no arguments. */
-export function asComponent(use: string, args: JsonObject): unknown {
+/** Returns the short form where there are no arguments. A component in the long form stays long, because a fork would list another form as a change. */
+export function asComponent(use: string, args: JsonObject, before?: unknown): unknown {
   if (!use) return undefined;
-  return Object.keys(args).length ? { use, args } : use;
+  return Object.keys(args).length || typeof before === "object" ? { use, args } : use;
+}
+
+/** Returns the arguments that stay when the name of a component changes: those that the new one takes, or all while the name is not complete. */
+export function argsFor(schema: Schema | undefined, args: JsonObject): JsonObject {
+  return schema ? Object.fromEntries(Object.entries(args).filter(([name]) => name in (schema.properties ?? {}))) : args;
+}
+
+/** The schema of a spec, with the definitions that it refers to. */
+export type SpecSchema = Schema & { $defs?: Record<string, Schema> };
+/** The components by group and name, as `GET /components` lists them. */
+export type Catalogue = Record<string, Record<string, { args?: Schema }>>;
+
+/** Returns flat specs with the service's defaults for what only others of them set. */
+export function withDefaults(specs: Flat[], schema: SpecSchema, catalogue: Catalogue): Flat[] {
+  const paths = [...new Set(specs.flatMap((spec) => [...spec.keys()]))];
+  return specs.map((spec) => new Map(paths.map((path): [string, unknown] => [path, spec.has(path) ? spec.get(path) : defaultAt(path, spec, schema, catalogue)]).filter(([, value]) => value !== undefined)));
+}
+
+function defaultAt(path: string, spec: Flat, schema: SpecSchema, catalogue: Catalogue): unknown {
+  const [, part, name] = /^(.+)\.args\.([^.]+)$/.exec(path) ?? [];
+  if (part) {
+    const use = String(spec.get(`${part}.use`) ?? "");
+    return Object.values(catalogue).find((group) => use in group)?.[use]?.args?.properties?.[name!]?.default;
+  }
+  const resolved = (inner: Schema | undefined) => (inner?.$ref ? schema.$defs?.[inner.$ref.split("/").at(-1)!] : inner);
+  return path.split(".").reduce<Schema | undefined>((inner, key) => resolved(inner?.properties?.[key]), schema)?.default;
+}
+
+const LONGEST_STEM = 110;
+
+/** Returns the name of a fork or a copy, such as "run fork", then "run fork 2", so that their curves can be told apart. */
+export function nextName(name: string, word: "fork" | "copy", taken: ReadonlySet<string | null>): string {
+  const stem = name.replace(new RegExp(` ${word}( \\d+)?$`), "").slice(0, LONGEST_STEM);
+  for (let number = 1; ; number += 1) {
+    const next = `${stem} ${word}${number > 1 ? ` ${number}` : ""}`;
+    if (!taken.has(next)) return next;
+  }
 }
 
 /** Problems whose pointer is this field or lies below. */

@@ -5,6 +5,7 @@ import { request } from "../api/client";
 import { reconnections } from "../api/connection";
 import type { Job } from "../api/types";
 import { type Flat, diff, showValue } from "../lib/flatten";
+import { type Catalogue, type SpecSchema, withDefaults } from "../lib/form";
 import { formatNumber, jobTitle } from "../lib/format";
 import { bestOf, groupMetrics, hasBest, isFigure, lowerIsBetter } from "../lib/groups";
 import { detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../model/details";
@@ -30,6 +31,7 @@ export function CompareView() {
   const chosen = ids.map((id) => jobs.value.get(id)).filter((job): job is Job => job !== undefined);
   // Jobs that run move while they are compared.
   useEffect(() => chosen.forEach(needSummary));
+  const fill = useDefaults();
   if (ids.length < 2) return <Waiting title="Compare">Select two or more jobs in <a href={href("jobs")}>the table</a>, then “Compare”.</Waiting>;
   const gone = missing.length > 0 && `Not in this project, or deleted: ${missing.join(", ")}. `;
   if (chosen.length < 2) return <Waiting title="Compare">{gone && <>{gone}<a href={href("jobs")}>All jobs</a></>}</Waiting>;
@@ -38,9 +40,9 @@ export function CompareView() {
       <p class="crumbs"><a href={href("jobs", { sel: ids.join() })}>Jobs</a> / compare</p>
       <h1>{chosen.length} jobs side by side</h1>
       {gone && <p class="warning">{gone}</p>}
-      <SpecDiff jobs={chosen} />
+      <SpecDiff jobs={chosen} fill={fill} />
       <MetricsTable jobs={chosen} />
-      <Parallel jobs={chosen} />
+      <Parallel jobs={chosen} fill={fill} />
       <Charts jobs={chosen} />
     </article>
   );
@@ -56,17 +58,29 @@ function Heads({ jobs: shown, isNumber = false }: { jobs: Job[]; isNumber?: bool
   );
 }
 
-function SpecDiff({ jobs: shown }: { jobs: Job[] }) {
+type Fill = (specs: Flat[]) => Flat[];
+
+/** Returns a function that adds the service's defaults to specs. Until the service has answered, it adds nothing. */
+function useDefaults(): Fill {
+  const [known, setKnown] = useState<[SpecSchema, Catalogue] | null>(null);
+  useEffect(() => {
+    Promise.all([request<SpecSchema>("/schema/job"), request<Catalogue>("/components")]).then(setKnown).catch(() => undefined);
+  }, [reconnections.value]);
+  return (specs) => (known ? withDefaults(specs, ...known) : specs);
+}
+
+function SpecDiff({ jobs: shown, fill }: { jobs: Job[]; fill: Fill }) {
   const versions = useVersions(shown);
   const specs = shown.map((job) => new Map([...(specOf(job.id) ?? []), ...(versions.get(job.id) ?? [])]));
-  const rows = diff(specs, NEVER_COMPARED);
+  const rows = diff(fill(specs), NEVER_COMPARED);
+  const isDefault = (value: unknown, path: string, index: number) => value !== undefined && !specs[index]!.has(path);
   return (
     <section aria-label="Differences">
       <h2>What differs</h2>
       {rows.length === 0 ? <p class="empty">These specs are equal but for their names.</p> : (
         <div class="wide" tabIndex={0}><table class="plain">
           <thead><tr><th scope="col">Spec</th><Heads jobs={shown} /></tr></thead>
-          <tbody>{rows.map((row) => <tr key={row.path}><th scope="row"><code>{row.path}</code></th>{row.values.map((value, index) => <td key={index}>{showValue(value)}</td>)}</tr>)}</tbody>
+          <tbody>{rows.map((row) => <tr key={row.path}><th scope="row"><code>{row.path}</code></th>{row.values.map((value, index) => <td key={index}>{showValue(value)}{isDefault(value, row.path, index) && <small> default</small>}</td>)}</tr>)}</tbody>
         </table></div>
       )}
     </section>
@@ -116,9 +130,12 @@ function MetricsTable({ jobs: shown }: { jobs: Job[] }) {
   );
 }
 
+/** An axis whose highest value is so many times its lowest one is logarithmic. Learning rates would meet at its end otherwise. */
+const LOG_FROM = 100;
+
 /** Parallel coordinates: one axis for each numeric spec value that differs, and one for the result. */
-function Parallel({ jobs: shown }: { jobs: Job[] }) {
-  const specs = shown.map((job) => specOf(job.id) ?? new Map<string, unknown>());
+function Parallel({ jobs: shown, fill }: { jobs: Job[]; fill: Fill }) {
+  const specs = fill(shown.map((job) => specOf(job.id) ?? new Map<string, unknown>()));
   const paths = diff(specs, NEVER_COMPARED).filter((row) => row.values.every((value) => typeof value === "number")).map((row) => row.path).slice(0, 8);
   const results = [...new Set(shown.flatMap((job) => [...(summaryOf(job.id)?.keys() ?? [])]))].sort();
   const result = param("result") || (results.includes("eval_loss") ? "eval_loss" : results.includes("loss") ? "loss" : results[0]);
@@ -130,7 +147,13 @@ function Parallel({ jobs: shown }: { jobs: Job[] }) {
   const [width, height] = [900, 260];
   const x = (index: number) => 60 + (index * (width - 140)) / (axes.length - 1);
   const ranges = axes.map(({ values }) => { const finite = values.filter(Number.isFinite); return [Math.min(...finite), Math.max(...finite)] as const; });
-  const y = (index: number, value: number) => { const [low, high] = ranges[index]!; return height - 30 - ((value - low) / (high - low || 1)) * (height - 70); };
+  const isLog = ranges.map(([low, high]) => low > 0 && high / low >= LOG_FROM);
+  const y = (index: number, value: number) => {
+    const place = (number: number) => (isLog[index] ? Math.log(number) : number);
+    const [low, high] = ranges[index]!.map(place) as [number, number];
+    return height - 30 - ((place(value) - low) / (high - low || 1)) * (height - 70);
+  };
+  const title = (index: number) => `${axes[index]!.title}${isLog[index] ? " (log)" : ""}`;
   return (
     <section aria-label="Parallel coordinates">
       <h2>Values and results</h2>
@@ -141,9 +164,9 @@ function Parallel({ jobs: shown }: { jobs: Job[] }) {
             <g key={axis.title}>
               <line x1={x(index)} x2={x(index)} y1={40} y2={height - 30} />
               {/* The outer titles begin and end at the edges, where a centred one would be cut off. */}
-              {index === 0 && <text x={4} y={20}>{axis.title}</text>}
-              {index > 0 && index < axes.length - 1 && <text x={x(index)} y={20} text-anchor="middle">{axis.title}</text>}
-              {index === axes.length - 1 && <text x={width - 4} y={20} text-anchor="end">{axis.title}</text>}
+              {index === 0 && <text x={4} y={20}>{title(index)}</text>}
+              {index > 0 && index < axes.length - 1 && <text x={x(index)} y={20} text-anchor="middle">{title(index)}</text>}
+              {index === axes.length - 1 && <text x={width - 4} y={20} text-anchor="end">{title(index)}</text>}
               <text x={x(index) + 4} y={38}>{formatNumber(ranges[index]![1], 3)}</text>
               <text x={x(index) + 4} y={height - 14}>{formatNumber(ranges[index]![0], 3)}</text>
             </g>
