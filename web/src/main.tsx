@@ -74,7 +74,7 @@ function App() {
             {view === "jobs" && <JobsView />}
             {view === "job" && id && <JobView id={id} key={`${param("project")} ${id}`} />}
             {view === "compare" && <CompareView />}
-            {view === "submit" && <SubmitView key={param("fork")} />}
+            {view === "submit" && <SubmitView key={`${param("fork")} ${param("copy")}`} />}
             {view === "try" && <TryView />}
             {view === "cluster" && <ClusterView key={param("project")} />}
           </Suspense>

@@ -252,7 +252,7 @@ describe("what is offered", () => {
   const plain = { data: { train: "a", eval: "b" } };
   it("is everything that a running job with a checkpoint can do", () => {
     const offers = offersOf(job({}), plain, [row({})]);
-    expect(offers.map(({ name }) => name)).toEqual(["pause", "fork", "try", "save now", "evaluate now", "learning rate", "cancel"]);
+    expect(offers.map(({ name }) => name)).toEqual(["pause", "fork", "copy", "try", "save now", "evaluate now", "learning rate", "cancel"]);
     expect(offers.filter(({ why }) => why)).toEqual([]);
   });
   it("of a run elsewhere is only what the service can do", () => {
@@ -566,5 +566,6 @@ describe("errors", () => {
     expect(errorText("/url: is private", null, [{ hint: "use a public address" }])).toBe("url: is private — use a public address");
     expect(errorText("2 fields are wrong", null, [{ hint: "one" }, { hint: "other" }])).toBe("2 fields are wrong");
     expect(errorText("it runs", "pause it", [])).toBe("it runs — pause it");
+    expect(errorText("/: the file is empty", null, [])).toBe("the file is empty");
   });
 });

@@ -533,6 +533,14 @@ async def test_a_form_keeps_what_is_typed_during_an_upload_and_a_look_at_the_job
     await until_async(partial(_first, uploads), what="the file is on its way")
     await uploads[0].continue_()
     await expect(page.locator(".message")).to_contain_text("is uploaded")
+    await page.unroute("**/files?name=*")
+    # Beside the form, a browser would open the file in place of the page.
+    await page.locator("header").evaluate(
+        "header => { const data = new DataTransfer(); data.items.add(new File(['text'], 'b.xyz'));"
+        "  data.items.add(new File(['never sent'], 'c.txt'));"
+        "  header.dispatchEvent(new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer: data })); }"
+    )
+    await expect(page.locator(".message")).to_contain_text("b.xyz cannot be uploaded")
     await page.get_by_role("navigation").get_by_role("link", name="Jobs").click()
     await expect(page.get_by_role("link", name="New job")).to_be_visible()
     await page.go_back()
@@ -566,14 +574,34 @@ async def test_a_double_click_submits_only_one_job_and_does_not_undo_a_pause(api
 
 async def test_the_pages_of_a_job_and_its_fork_link_to_each_other(api: Api, page: Page) -> None:
     job = await trained_to_the_end(api, name="whole")
-    fork = (await api.client.post(f"/jobs/{job}/fork", json={"patch": {"name": "branch"}})).json()["id"]
+    await page.goto(f"{api.url}/#/submit?fork={job}")
+    await expect(page.get_by_text("Only the name is changed yet")).to_be_visible()
+    await page.get_by_label("learning_rate").fill("0.5")
+    await expect(page.get_by_role("list", name="Changes")).to_contain_text("training.learning_rate")
+    await page.get_by_role("button", name="Fork").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("whole fork queued")
+    fork = page.url
 
-    await page.goto(f"{api.url}/#/jobs/{job}")
-    await page.get_by_role("link", name="branch").click()
-    await expect(page).to_have_url(re.compile(fork))
     await page.get_by_role("link", name="whole", exact=True).click()
-
     await expect(page).to_have_url(re.compile(job))
+    await page.get_by_role("link", name="whole fork", exact=True).click()
+
+    await expect(page).to_have_url(fork)
+
+
+async def test_a_failed_job_without_a_checkpoint_is_submitted_again_with_a_change(api: Api, page: Page) -> None:
+    job = await api.submit(name="typo")
+    await page.goto(f"{api.url}/#/jobs/{job}")
+
+    await page.get_by_role("link", name="copy…").click()
+    await expect(page.get_by_label("name", exact=True)).to_have_value("typo copy")
+    await page.get_by_label("learning_rate").fill("0.5")
+    await page.get_by_role("button", name="Submit").click()
+
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("typo copy queued")
+    copy = (await api.client.get("/jobs")).json()["data"][0]["id"]
+    spec = (await api.client.get(f"/jobs/{copy}/spec")).json()
+    assert (spec["training"]["learning_rate"], spec["resume_from"]) == (0.5, None)
 
 
 async def test_a_person_resumes_a_job_from_an_older_checkpoint(api: Api, page: Page) -> None:

@@ -43,6 +43,7 @@ export function offersOf(job: Job, spec: SpecParts | undefined, saved: Checkpoin
   const missing = saved && !saved.some((row) => row.status === "committed") ? "The job has no checkpoint yet." : null;
   const isLast = (name: string) => name === "cancel" || name === "delete";
   const offers = job.actions.filter((name) => name !== "do" && !isLast(name)).map((name): Offer => ({ name, why: name === "fork" ? missing : null }));
+  if (!isHelper) offers.push({ name: "copy", why: null });
   if (job.attempt > 0 && !isHelper) offers.push({ name: "try", why: hasOwnLoop(spec) ? "The job has a loop of its own, so only its own code can load its checkpoints." : missing });
   if (job.actions.includes("do")) offers.push(...LIVE.map((name) => ({ name, why: whyNotLive(name, spec) })));
   return [...offers, ...job.actions.filter(isLast).map((name) => ({ name, why: null }))];

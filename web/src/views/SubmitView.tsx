@@ -1,21 +1,21 @@
-/** A new job, or a fork of one: a form and the raw JSON, two views of one spec that the server checks while it is typed. */
+/** A new job, or a fork or a copy of one: a form and the raw JSON, two views of one spec that the server checks while it is typed. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError, type Problem, explain, inProject, request, storedKey } from "../api/client";
 import { reconnections } from "../api/connection";
 import type { Job, UploadedFile } from "../api/types";
 import { asCommand, asCurl, asPython } from "../lib/commands";
-import { type Field, type JsonObject, fieldsOf, mergePatch, problemsAt, setAt } from "../lib/form";
+import { type Field, type JsonObject, fieldsOf, mergePatch, nextName, problemsAt, setAt } from "../lib/form";
 import { diff, flatten, showValue } from "../lib/flatten";
 import { FIRST, TEMPLATES, isRecipe } from "../lib/templates";
-import { attempt, jobs, keep } from "../model/jobs";
+import { attempt, jobs, keep, message } from "../model/jobs";
 import { go, href, param, tableHref } from "../model/route";
 import { Copy } from "../ui/Copy";
 import { useOnce } from "../ui/once";
 import { Waiting } from "../ui/Waiting";
 import { FileChoice } from "./Files";
 import { ComponentFields, type Described, FieldRow, SpecFields, textField } from "./submit/fields";
-import { Upload, upload } from "./submit/Upload";
+import { Upload, folderIn, upload } from "./submit/Upload";
 
 type Catalogue = Record<string, Record<string, Described>>;
 interface Answer {
@@ -39,12 +39,14 @@ interface Draft {
   template: string;
 }
 
-/** What is typed and not yet submitted, by the job that is forked. It is there again after a look at another view. */
+/** What is typed and not yet submitted, by the job that is forked or copied. It is there again after a look at another view. */
 const drafts = new Map<string, Draft>();
 
 export function SubmitView() {
   const fork = param("fork");
-  const draft = drafts.get(fork);
+  const source = fork || param("copy");
+  const place = fork ? `fork ${fork}` : source;
+  const draft = drafts.get(place);
   const [spec, setSpec] = useState<JsonObject>(draft?.spec ?? FIRST);
   const [base, setBase] = useState<JsonObject | null>(draft?.base ?? null);
   const [text, setText] = useState(draft?.text ?? "");
@@ -62,10 +64,10 @@ export function SubmitView() {
   const isSubmitted = useRef(false);
   const folder = TEMPLATES[Number(template)]!.folder;
 
-  if (!isSubmitted.current) drafts.set(fork, { spec, base, text, template });
+  if (!isSubmitted.current) drafts.set(place, { spec, base, text, template });
   const show = (next: JsonObject) => {
     setSpec(next);
-    drafts.set(fork, { spec: next, base, text, template });
+    drafts.set(place, { spec: next, base, text, template });
     setText(JSON.stringify(next, null, 2));
     setParseError(null);
   };
@@ -77,9 +79,11 @@ export function SubmitView() {
   }, [reconnections.value]);
   useEffect(() => {
     if (text) return;
-    if (!fork) return show(spec);
-    request<JsonObject>(`/jobs/${fork}/spec`).then((found) => (setBase(found), show(found))).catch((error) => setMissing(explain(error)));
-  }, [fork, reconnections.value]);
+    if (!source) return show(spec);
+    const taken = new Set([...jobs.value.values()].map((job) => job.name));
+    const named = ({ name, ...rest }: JsonObject) => ({ name: typeof name === "string" ? nextName(name, fork ? "fork" : "copy", taken) : null, ...rest });
+    request<JsonObject>(`/jobs/${source}/spec`).then((found) => (setBase(fork ? found : null), show(named(found)))).catch((error) => setMissing(explain(error)));
+  }, [source, reconnections.value]);
   useEffect(() => {
     if (parseError || !text) return;
     const mine = ++turn.current;
@@ -110,7 +114,7 @@ export function SubmitView() {
   };
   const change = (path: string[], value: unknown) => show(setAt(spec, path, value));
   // A file may take minutes on its way. The spec is changed as it is by then.
-  const present = () => drafts.get(fork)?.spec ?? spec;
+  const present = () => drafts.get(place)?.spec ?? spec;
   const trainOn = (id: string) => show(setAt(present(), ["data"], withTrain(present().data, id)));
   const submit = () =>
     attempt(async () => {
@@ -118,27 +122,47 @@ export function SubmitView() {
       keep([job]);
       go(href(`jobs/${job.id}`));
       isSubmitted.current = true;
-      drafts.delete(fork);
+      drafts.delete(place);
     });
-  const send = (file: File) => upload(file, (stored) => (setNewest(stored), trainOn(stored.id)), (sha256) => show(setAt(present(), ["code"], { bundle: sha256 })));
-  const drop = (event: DragEvent) => {
-    event.preventDefault();
-    setOver(false);
-    const file = event.dataTransfer?.files[0];
-    if (file) void send(file);
+  const send = async (files: FileList) => {
+    // The list is emptied once the event is over.
+    for (const file of [...files]) {
+      if (!(await upload(file, (stored) => (setNewest(stored), trainOn(stored.id)), (sha256) => show(setAt(present(), ["code", "bundle"], sha256))))) return;
+    }
   };
+  // A file that is dropped beside the form would open in place of the page, and the form would be lost.
+  useEffect(() => {
+    const hasFiles = ({ dataTransfer }: DragEvent) => dataTransfer!.types.includes("Files");
+    const over = (event: DragEvent) => hasFiles(event) && (event.preventDefault(), setOver(true));
+    const leave = () => setOver(false);
+    const drop = (event: DragEvent) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      setOver(false);
+      const folder = folderIn(event.dataTransfer!);
+      if (folder) message.value = { text: `${folder} is a folder. Drop a zip of its files in its place.`, isError: true };
+      else void send(event.dataTransfer!.files);
+    };
+    const listening = new AbortController();
+    const { signal } = listening;
+    document.addEventListener("dragover", over, { signal });
+    document.addEventListener("dragleave", leave, { signal });
+    document.addEventListener("drop", drop, { signal });
+    return () => listening.abort();
+  });
+  const title = jobs.value.get(source)?.name ?? source;
+  const heading = fork ? "Fork a job" : source ? "Copy a job" : "New job";
   const body = fork && base ? { checkpoint: param("checkpoint", "latest"), patch: mergePatch(base, spec) } : spec;
   const sent = { method: "POST", path: inProject(fork ? `/jobs/${fork}/fork` : "/jobs"), body: JSON.stringify(body) };
   // The same spec has the same key, so that a request that is sent again makes no second job.
   const key = useMemo(randomKey, [sent.path, sent.body]);
-  if (fork && !base) return <Waiting title="Fork a job">{missing}</Waiting>;
+  if (source && !text) return <Waiting title={heading}>{missing}</Waiting>;
   return (
-    // A file that is dropped beside the box would open in place of the form, and the form would be lost.
-    <article class={`submit ${isOver ? "over" : ""}`} onDragOver={(event) => (event.preventDefault(), setOver(true))} onDragLeave={() => setOver(false)} onDrop={drop}>
-      <h1 class="hidden">{fork ? "Fork a job" : "New job"}</h1>
-      <p class="crumbs"><a href={tableHref()}>Jobs</a> / {fork ? `fork of ${jobs.value.get(fork)?.name ?? fork} from ${param("checkpoint") ? `checkpoint ${param("checkpoint")}` : "its newest checkpoint"}` : "new"}</p>
+    <article class={`submit ${isOver ? "over" : ""}`}>
+      <h1 class="hidden">{heading}</h1>
+      <p class="crumbs"><a href={tableHref()}>Jobs</a> / {fork ? `fork of ${title} from ${param("checkpoint") ? `checkpoint ${param("checkpoint")}` : "its newest checkpoint"}` : source ? `copy of ${title}` : "new"}</p>
       <div class="toolbar">
-        {!fork && (
+        {!source && (
           <label>
             Template <select value={template} onChange={(event) => (setTemplate(event.currentTarget.value), show(TEMPLATES[Number(event.currentTarget.value)]!.spec))}>
               {[...new Set(TEMPLATES.map((one) => one.group))].map((group) => (
@@ -152,7 +176,7 @@ export function SubmitView() {
         <Upload isOver={isOver} send={send} />
         <span class="end">{problems.length > 0 && <span class="error">{problems.length === 1 ? "1 problem" : `${problems.length} problems`}</span>}<button type="button" class="primary" disabled={problems.length > 0 || parseError !== null} aria-disabled={isSending} onClick={() => void once(submit)}>{fork ? "Fork" : "Submit"}</button></span>
       </div>
-      {!fork && folder && <p class="why">{isRecipe(spec) ? "This recipe needs files of yours: " : "A recipe of the repository: "}<code>examples/{folder}/README.md</code> says how to get them ready{"code" in spec && ", and its code is dropped here as a zip"}.</p>}
+      {!source && folder && <p class="why">{isRecipe(spec) ? "This recipe needs files of yours: " : "A recipe of the repository: "}<code>examples/{folder}/README.md</code> says how to get them ready{"code" in spec && ", and its code is dropped here as a zip"}.</p>}
       <FileChoice newest={newest} onFile={trainOn} />
       <div class="columns">
         <form onSubmit={(event) => event.preventDefault()} aria-label="Spec as a form">
@@ -193,8 +217,8 @@ const randomKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
 
 /** What the fork changes of the job that it comes from. */
 function Changes({ from, to }: { from: JsonObject; to: JsonObject }) {
-  const rows = diff([flatten(from), flatten(to)], new Set());
-  if (rows.length === 0) return <p class="why">Nothing is changed yet: the fork would continue as the job does.</p>;
+  const rows = diff([flatten(from), flatten(to)]);
+  if (rows.every(({ path }) => path === "name")) return <p class="why">Only the name is changed yet: the fork would continue as the job does.</p>;
   return (
     <ul class="changes" aria-label="Changes">
       {rows.map(({ path, values: [before, after] }) => <li key={path}><code>{path}</code> {showValue(before)} → {showValue(after)}</li>)}

@@ -22,6 +22,7 @@ export const MEANING: Record<string, string> = {
   cancel: "Saves a checkpoint, then stops. A cancelled job can be resumed.",
   delete: "Deletes the job with its events, checkpoints and outputs. This cannot be undone.",
   fork: "Starts a new job from one of this job's checkpoints, with a changed spec.",
+  copy: "Opens the form with this job's spec, for a new job that starts where this one did.",
   "save now": "Saves a checkpoint after the present step.",
   "evaluate now": "Runs an evaluation after the present step.",
   try: "Asks a checkpoint of this job questions. It needs a free slot.",
@@ -42,13 +43,14 @@ export function Actions({ job }: { job: Job }) {
   const saved = useList<Checkpoint>(job, "checkpoints", `${job.version} ${job.progress?.step}`).rows;
   const offers = offersOf(job, partsOf(job.id), saved).filter(({ name }) => name in MEANING);
   const ofName = (name: string) => offers.find((offer) => offer.name === name);
-  const buttons = (isLast: boolean) => offers.filter(({ name }) => !["fork", "try", ...LIVE].includes(name) && isLast === ["cancel", "delete"].includes(name)).map(({ name }) => (
+  const buttons = (isLast: boolean) => offers.filter(({ name }) => !["fork", "copy", "try", ...LIVE].includes(name) && isLast === ["cancel", "delete"].includes(name)).map(({ name }) => (
     <button key={name} type="button" title={MEANING[name]} aria-disabled={isBusy} onClick={() => (isLast ? setAsking(name) : void run(name))}>{name}</button>
   ));
   return (
     <div class="actions">
       {buttons(false)}
       <LinkIf text="fork…" to={href("submit", { fork: job.id })} meaning={MEANING.fork!} offer={ofName("fork")} />
+      <LinkIf text="copy…" to={href("submit", { copy: job.id })} meaning={MEANING.copy!} offer={ofName("copy")} />
       <LinkIf text="try…" to={href("try", { a: job.id })} meaning={MEANING.try!} offer={ofName("try")} />
       {ofName("save now") && <Live job={job} whyNot={(name) => ofName(name)?.why ?? null} isBusy={isBusy} once={once} />}
       {buttons(true)}

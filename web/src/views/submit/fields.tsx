@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import type { Problem } from "../../api/client";
-import { type Field, type JsonObject, asComponent, component, fieldsOf, getAt, parseField, problemsAt, setAt } from "../../lib/form";
+import { type Field, type JsonObject, argsFor, asComponent, component, fieldsOf, getAt, parseField, problemsAt, setAt } from "../../lib/form";
 
 export interface Described {
   name: string;
@@ -51,25 +51,31 @@ export function ComponentFields({ title, group = {}, value, pointer, problems, o
   const { use, args } = component(value);
   const described = group[use];
   const list = `names-${title.replaceAll(" ", "-")}`;
+  const change = (name: string) => onChange(asComponent(name, argsFor(group[name]?.args, args), value));
   const own = problemsAt(problems, pointer).filter((problem) => !/\/args\/\w+/.test(problem.pointer));
   return (
     <fieldset>
       <legend>{title}</legend>
       <label class="field">
         <span>use</span>
-        <input list={list} value={use} aria-invalid={own.length > 0} onChange={(event) => onChange(asComponent(event.currentTarget.value.trim(), {}))} />
+        <input list={list} value={use} aria-invalid={own.length > 0} onChange={(event) => change(event.currentTarget.value.trim())} />
         <datalist id={list}>{Object.values(group).map((one) => <option key={one.name} value={one.name}>{one.summary}</option>)}</datalist>
         {described && <small>{described.summary}</small>}
-        {own.map((problem) => <small class="error" key={problem.detail}>{problem.detail}</small>)}
+        <Problems of={own} />
       </label>
       {fieldsOf(described?.args).map((field) => (
         <FieldRow key={field.name} field={field} value={args[field.name]}
           problems={problems.filter((problem) => problem.pointer.startsWith(pointer) && problem.pointer.includes(`/args/${field.name}`))}
-          onChange={(next) => onChange(asComponent(use, setAt(args, [field.name], next)))} />
+          onChange={(next) => onChange(asComponent(use, setAt(args, [field.name], next), value))} />
       ))}
     </fieldset>
   );
 }
+
+/** What is wrong with a field, and what would work. */
+const Problems = ({ of: problems }: { of: Problem[] }) => (
+  <>{problems.map((problem) => <small class="error" key={problem.code + problem.detail}>{problem.detail}{problem.hint && <em> {problem.hint}</em>}</small>)}</>
+);
 
 export function FieldRow({ field, value, problems, onChange }: { field: Field; value: unknown; problems: Problem[]; onChange: (value: unknown) => void }) {
   const [typed, setTyped] = useState<string | null>(null);
@@ -92,7 +98,7 @@ export function FieldRow({ field, value, problems, onChange }: { field: Field; v
       ) : (
         <input value={typed ?? text} placeholder={field.defaultText} inputMode={field.kind === "number" ? "decimal" : "text"} aria-invalid={problems.length > 0} onInput={type} onBlur={() => setTyped(null)} />
       )}
-      {problems.map((problem) => <small class="error" key={problem.code + problem.detail}>{problem.detail}</small>)}
+      <Problems of={problems} />
     </label>
   );
 }
