@@ -82,7 +82,10 @@ class ApiError(FootplateError):
         self.code = str(document.get("code") or "http_error")
         self.title = str(document.get("title") or "")
         self.request_id = str(document.get("request_id") or "")
-        self.problems = [_problem(entry) for entry in document.get("errors") or () if isinstance(entry, dict)]
+        entries = document.get("errors")
+        self.problems = (
+            [_problem(entry) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        )
         detail = document.get("detail") or self.title or f"the service answered {status}"
         super().__init__(str(detail), hint=document.get("hint") or None)
 

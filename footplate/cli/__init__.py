@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from pydantic import ValidationError
-
 from footplate.cli import (
     change,
     cluster,
@@ -30,7 +28,7 @@ from footplate.cli import (
     watch,
     webhooks,
 )
-from footplate.cli.context import UNREACHABLE, USAGE, exit_code, sentence
+from footplate.cli.context import USAGE, exit_code, sentence
 from footplate.cli.text import print_message
 from footplate.cli.up import up
 from footplate.cli.watch import INTERRUPTED
@@ -96,13 +94,9 @@ def _run(options: argparse.Namespace) -> int:
         print_message(f"the input is not UTF-8: it has the byte 0x{error.object[error.start]:02x}")
         return USAGE
     except OSError as error:
-        print_message(f"{error.filename or 'a file'}: {error.strerror or error}")
+        # An error of a file that is moved into place has both names. The user knows the second one.
+        print_message(f"{error.filename2 or error.filename or 'a file'}: {error.strerror or error}")
         return USAGE
-    except ValidationError as error:
-        print_message(
-            f"the service sent a {error.title} that this version of footplate cannot read; install the same version"
-        )
-        return UNREACHABLE
 
 
 OTHER_WORDS = {

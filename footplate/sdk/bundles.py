@@ -14,7 +14,7 @@ from pathlib import Path
 from footplate.contract.bundles import MAX_BYTES, MAX_ENTRIES, MAX_UNPACKED_BYTES, MIB
 from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.models import Bundle
-from footplate.sdk.request import ApiRequest, paged, send, send_json
+from footplate.sdk.request import ApiRequest, path_segment, resources, send, send_for
 from footplate.sdk.wire import Wire
 
 PAGE = 200
@@ -44,19 +44,18 @@ class AsyncBundles:
             pass
         headers = {"Content-Type": "application/zip"}
         request = ApiRequest("POST", "/bundles", headers=headers, body=data, is_repeatable=True)
-        return Bundle.model_validate(await send_json(self._wire, request))
+        return await send_for(Bundle, self._wire, request)
 
     async def get(self, sha256: str) -> Bundle:
-        return Bundle.model_validate(await send_json(self._wire, ApiRequest("GET", f"/bundles/{_checked(sha256)}")))
+        return await send_for(Bundle, self._wire, ApiRequest("GET", f"/bundles/{path_segment(sha256, 'bundle')}"))
 
-    async def list(self) -> AsyncGenerator[Bundle, None]:
+    def list(self) -> AsyncGenerator[Bundle, None]:
         """Yields bundles, newest first. Pages are requested as they are needed."""
-        async for row in paged(self._wire, "/bundles", limit=PAGE):
-            yield Bundle.model_validate(row)
+        return resources(Bundle, self._wire, "/bundles", limit=PAGE)
 
     async def delete(self, sha256: str) -> None:
         """Deletes the bundle, unless a job that has not ended needs it."""
-        await send(self._wire, ApiRequest("DELETE", f"/bundles/{_checked(sha256)}"))
+        await send(self._wire, ApiRequest("DELETE", f"/bundles/{path_segment(sha256, 'bundle')}"))
 
 
 def packed(path: Path) -> bytes:
@@ -115,11 +114,3 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _refuse(error: OSError) -> None:
     raise error
-
-
-def _checked(sha256: str) -> str:
-    """Returns the text, or raises InvalidRequest if it is not a sha256, because `..` would change the address."""
-    if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
-        detail = f"{sha256!r} is not a bundle: a bundle is named by its sha256, 64 hex digits"
-        raise InvalidRequest(422, {"code": "invalid_id", "detail": detail})
-    return sha256

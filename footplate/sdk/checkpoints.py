@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 from pydantic import PrivateAttr
@@ -15,7 +15,7 @@ from footplate.sdk.files import Remote, fetch
 from footplate.sdk.lists import Table
 from footplate.sdk.models import Checkpoint, CheckpointFile
 from footplate.sdk.notebook import checkpoint_table
-from footplate.sdk.request import ApiRequest, paged, send_json
+from footplate.sdk.request import ApiRequest, all_resources, path_segment, send_for, send_json
 from footplate.sdk.wire import Wire
 
 
@@ -26,13 +26,13 @@ class AsyncCheckpoints:
         self._wire, self._path = wire, f"{job}/checkpoints"
 
     async def list(self) -> Sequence[AsyncCheckpoint]:
-        answer = await send_json(self._wire, ApiRequest("GET", self._path))
-        return Table([self._checkpoint(row) for row in answer["data"]], checkpoint_table)
+        checkpoints = await all_resources(AsyncCheckpoint, self._wire, self._path)
+        return Table([self._placed(checkpoint) for checkpoint in checkpoints], checkpoint_table)
 
     async def get(self, checkpoint: str) -> AsyncCheckpoint:
         """Returns a checkpoint by its id, or the "latest" or "best" one. Raises NotFound."""
-        address = f"{self._path}/{quote(checkpoint, safe='')}"
-        return self._checkpoint(await send_json(self._wire, ApiRequest("GET", address)))
+        address = f"{self._path}/{path_segment(checkpoint, 'checkpoint')}"
+        return self._placed(await send_for(AsyncCheckpoint, self._wire, ApiRequest("GET", address)))
 
     async def latest(self) -> AsyncCheckpoint | None:
         return await self._named("latest")
@@ -48,8 +48,8 @@ class AsyncCheckpoints:
             await self.list()  # Raises NotFound if the job itself does not exist.
             return None
 
-    def _checkpoint(self, fields: dict[str, Any]) -> AsyncCheckpoint:
-        return AsyncCheckpoint.model_validate(fields).at(self._wire, f"{self._path}/{fields['id']}")
+    def _placed(self, checkpoint: AsyncCheckpoint) -> AsyncCheckpoint:
+        return checkpoint.at(self._wire, f"{self._path}/{checkpoint.id}")
 
 
 class AsyncCheckpoint(Checkpoint):
@@ -64,7 +64,7 @@ class AsyncCheckpoint(Checkpoint):
 
     async def contents(self) -> Sequence[CheckpointFile]:
         """Returns the checkpoint's files, each with the sha256 that it had when the checkpoint was committed."""
-        return [CheckpointFile.model_validate(row) async for row in paged(self._wire, f"{self._path}/files")]
+        return await all_resources(CheckpointFile, self._wire, f"{self._path}/files")
 
     async def download(self, folder: str | os.PathLike[str]) -> Sequence[Path]:
         """Downloads the files below `folder`. Each is verified by its sha256, and then moved into place.
@@ -91,4 +91,4 @@ class AsyncCheckpoint(Checkpoint):
 
     async def _pinned(self, pinned: bool) -> Self:
         request = ApiRequest.with_json("PATCH", self._path, {"pinned": pinned}, is_repeatable=True)
-        return type(self).model_validate(await send_json(self._wire, request)).at(self._wire, self._path)
+        return (await send_for(type(self), self._wire, request)).at(self._wire, self._path)

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Collection, Iterable
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 import httpx2
+from pydantic import RootModel
 
 from footplate.contract.events import Event
 from footplate.sdk.blocking import Blocking, Bundles, Files, Jobs, Keys, Webhooks, waits, yields
@@ -20,13 +20,26 @@ from footplate.sdk.jobs import AsyncJobs, JobView
 from footplate.sdk.keys import AsyncKeys
 from footplate.sdk.models import Component, Health, Node, QueuedJob
 from footplate.sdk.notebook import plot
-from footplate.sdk.request import ApiRequest, paged, send, send_json, unreachable
+from footplate.sdk.request import (
+    ApiRequest,
+    all_resources,
+    json_object,
+    path_segment,
+    read,
+    send,
+    send_for,
+    unreachable,
+)
 from footplate.sdk.settings import http_arguments, open_http_client
 from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.webhooks import AsyncWebhooks
 from footplate.sdk.wire import AsyncWire, BlockingWire, OnBytes, Wire
 
 Components = dict[str, dict[str, Component]]
+
+
+class Catalogue(RootModel[Components]):
+    """The components that a spec may name, by group and name."""
 
 
 class Operations:
@@ -73,39 +86,34 @@ class Operations:
         return plot(curves, {job.id: job.name or job.id for job in chosen}, x, axes)
 
     async def nodes(self) -> list[Node]:
-        return [Node.model_validate(row) for row in (await send_json(self._wire, ApiRequest("GET", "/nodes")))["data"]]
+        return await all_resources(Node, self._wire, "/nodes")
 
     async def drain(self, node: str, *, drain: bool = True) -> Node:
         """Drains a node: its attempts save and continue on other nodes, and no more start there. False undoes this."""
-        path = f"/nodes/{quote(node, safe='')}/drain"
-        return Node.model_validate(
-            await send_json(self._wire, ApiRequest.with_json("POST", path, {"drain": drain}, is_repeatable=True))
-        )
+        path = f"/nodes/{path_segment(node, 'node')}/drain"
+        request = ApiRequest.with_json("POST", path, {"drain": drain}, is_repeatable=True)
+        return await send_for(Node, self._wire, request)
 
     async def remove_node(self, node: str) -> None:
         """Removes a lost node from the list. If the node sends a heartbeat, it is listed again and gets work."""
-        await send(self._wire, ApiRequest("DELETE", f"/nodes/{quote(node, safe='')}"))
+        await send(self._wire, ApiRequest("DELETE", f"/nodes/{path_segment(node, 'node')}"))
 
     async def queue(self, job: str | None = None) -> list[QueuedJob]:
         """Returns the queued jobs in the order in which the service tries to start them, or only the entry of `job`."""
-        return [QueuedJob.model_validate(row) async for row in paged(self._wire, "/queue", job=job, limit=1000)]
+        return await all_resources(QueuedJob, self._wire, "/queue", job=job, limit=1000)
 
     async def components(self) -> Components:
         """Returns the components that a spec may name, by group and name. Empty until a node has announced them."""
-        answer: dict[str, dict[str, Any]] = await send_json(self._wire, ApiRequest("GET", "/components"))
-        return {
-            group: {name: Component.model_validate(fields) for name, fields in members.items()}
-            for group, members in answer.items()
-        }
+        return (await send_for(Catalogue, self._wire, ApiRequest("GET", "/components"))).root
 
     async def health(self) -> Health:
         """Returns the service's health, which an answer with the status 503 also contains."""
         request = ApiRequest("GET", "/readyz").on(self._wire)
         try:
             answer = await self._wire.send(request)
-            return Health.model_validate({**answer.json(), "clock_ahead_s": _clock_ahead(answer.headers.get("date"))})
-        except (httpx2.TransportError, ValueError) as error:
+        except httpx2.TransportError as error:
             raise unreachable(request.url, error) from error
+        return read(Health, {**json_object(answer), "clock_ahead_s": _clock_ahead(answer.headers.get("date"))})
 
     async def close(self) -> None:
         await self._wire.close()

@@ -13,7 +13,7 @@ import httpx2
 
 from footplate.errors import DownloadFailed, NotFound
 from footplate.sdk.models import Output
-from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, pause, refusal, send_json, unreachable
+from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, all_resources, pause, refusal, unreachable
 from footplate.sdk.wire import OpenAnswer, Wire
 
 READ_SECONDS = 60.0
@@ -26,8 +26,7 @@ class AsyncOutputs:
         self._wire, self._path = wire, f"{job}/outputs"
 
     async def list(self) -> Sequence[Output]:
-        answer = await send_json(self._wire, ApiRequest("GET", self._path))
-        return [Output.model_validate(row) for row in answer["data"]]
+        return await all_resources(Output, self._wire, self._path)
 
     async def download(self, folder: str | os.PathLike[str], *, only: Collection[str] | None = None) -> Sequence[Path]:
         """Downloads every file, or those in `only`, below `folder`.

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Seque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
+from footplate.contract.resources.jobs import PredictionList
 from footplate.errors import InvalidRequest, JobCancelled, JobFailed
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
@@ -32,7 +33,7 @@ from footplate.sdk.models import (
     Validation,
 )
 from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
-from footplate.sdk.request import ApiRequest, paged, send, send_json
+from footplate.sdk.request import ApiRequest, all_resources, read, resources, send, send_for, send_for_page, send_json
 from footplate.sdk.texts import Prompt, generated
 from footplate.sdk.wire import Wire
 
@@ -143,7 +144,7 @@ class AsyncJobs:
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         request = ApiRequest.with_json("POST", "/jobs", as_json(spec, fields), headers=headers, is_repeatable=True)
-        return self._job(await send_json(self._wire, request))
+        return self._job(await send_for(JobInfo, self._wire, request))
 
     async def get(self, job: str) -> AsyncJob:
         """Returns a job by its id, its name if only one job has that name, or the beginning or end of its id.
@@ -155,7 +156,7 @@ class AsyncJobs:
     async def validate(self, /, spec: Spec = None, **fields: Any) -> Validation:
         """Checks a spec without creating a job. Returns the effective spec and where the job would run."""
         request = ApiRequest.with_json("POST", "/jobs/validate", as_json(spec, fields), is_repeatable=True)
-        return Validation.model_validate(await send_json(self._wire, request))
+        return await send_for(Validation, self._wire, request)
 
     def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> AsyncListing[AsyncJob]:
         """Returns jobs, newest first, at most `limit`: `async for job in …` page by page, or `await …` for a list."""
@@ -169,8 +170,8 @@ class AsyncJobs:
         remaining = math.inf if limit is None else limit
         if remaining <= 0:
             return
-        async for row in paged(self._wire, "/jobs", **params, limit=int(min(remaining, PAGE))):
-            yield self._job(row)
+        async for info in resources(JobInfo, self._wire, "/jobs", **params, limit=int(min(remaining, PAGE))):
+            yield self._job(info)
             if (remaining := remaining - 1) == 0:
                 return
 
@@ -208,14 +209,14 @@ class AsyncJobs:
                 "POST", "/jobs/bulk", body | ({"where": filters} if filters or ids is None else {}), is_repeatable=True,
                 params={"project": project},
             )  # fmt: skip
-            answer = await send_json(self._wire, request)
-            outcomes += [Outcome.model_validate(row) for row in answer["data"]]
-            if answer["next_cursor"] is None:
+            page = await send_for_page(self._wire, request)
+            outcomes += [read(Outcome, row) for row in page["data"]]
+            if page["next_cursor"] is None:
                 return outcomes
-            body["cursor"] = answer["next_cursor"]
+            body["cursor"] = page["next_cursor"]
 
-    def _job(self, fields: dict[str, Any]) -> AsyncJob:
-        return AsyncJob(self._wire, JobInfo.model_validate(fields), self._patience)
+    def _job(self, info: JobInfo) -> AsyncJob:
+        return AsyncJob(self._wire, info, self._patience)
 
 
 class AsyncJob(JobView):
@@ -232,7 +233,8 @@ class AsyncJob(JobView):
         return await self._refresh(patience=0.0)
 
     async def _refresh(self, patience: float) -> Self:
-        return self._now(await send_json(self._wire, ApiRequest("GET", self._path), patience=patience))
+        self.info = await send_for(JobInfo, self._wire, ApiRequest("GET", self._path), patience=patience)
+        return self
 
     async def cancel(self, mode: str = "checkpoint") -> Self:
         """Stops the job: "checkpoint" saves first, "graceful" stops at the next step, "kill" stops at once."""
@@ -257,7 +259,8 @@ class AsyncJob(JobView):
         wish: dict[str, Any] = {"save": save, "evaluate": evaluate, "set": dict(set or {})}
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         request = ApiRequest.with_json("POST", f"{self._path}/do", wish, headers=headers, is_repeatable=True)
-        return self._now(await send_json(self._wire, request))
+        self.info = await send_for(JobInfo, self._wire, request)
+        return self
 
     async def fork(
         self,
@@ -275,8 +278,7 @@ class AsyncJob(JobView):
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         body = {"checkpoint": checkpoint, "mode": mode, "patch": dict(patch or {})}
         request = ApiRequest.with_json("POST", f"{self._path}/fork", body, headers=headers, is_repeatable=True)
-        answer = await send_json(self._wire, request)
-        return AsyncJob(self._wire, JobInfo.model_validate(answer), self._patience)
+        return AsyncJob(self._wire, await send_for(JobInfo, self._wire, request), self._patience)
 
     async def predict(
         self, /, inputs: Sequence[Any], *, checkpoint: str | None = None, wait: float = 60.0, **parameters: Any
@@ -291,7 +293,7 @@ class AsyncJob(JobView):
         request = ApiRequest.with_json(
             "POST", f"{self._path}/predict", body, is_repeatable=True, read_seconds=wait + ANSWER_SECONDS
         )
-        return list((await send_json(self._wire, request))["data"])
+        return list((await send_for(PredictionList, self._wire, request)).data)
 
     def generate(
         self, /, prompt: Prompt, *, checkpoint: str | None = None, **parameters: Any
@@ -312,7 +314,7 @@ class AsyncJob(JobView):
         the job's final model is exported.
         """
         request = ApiRequest.with_json("POST", f"{self._path}/export", {"checkpoint": checkpoint, "merge": merge})
-        export_job = AsyncJob(self._wire, JobInfo.model_validate(await send_json(self._wire, request)), self._patience)
+        export_job = AsyncJob(self._wire, await send_for(JobInfo, self._wire, request), self._patience)
         await export_job.wait()
         export_job.raise_for_status()
         return await export_job.outputs.download(folder)
@@ -324,7 +326,8 @@ class AsyncJob(JobView):
         """
         headers = {} if if_version is None else {"If-Match": f'"{if_version}"'}
         request = ApiRequest.with_json("PATCH", self._path, changes, headers=headers, is_repeatable=if_version is None)
-        return self._now(await send_json(self._wire, request))
+        self.info = await send_for(JobInfo, self._wire, request)
+        return self
 
     async def delete(self) -> None:
         """Deletes a job that has ended, with its files."""
@@ -394,7 +397,7 @@ class AsyncJob(JobView):
         return plot(list(curves.values()), {self.id: self.name or self.id}, x, axes)
 
     async def attempts(self) -> list[Attempt]:
-        return [Attempt.model_validate(row) for row in await self._data("attempts")]
+        return await all_resources(Attempt, self._wire, f"{self._path}/attempts")
 
     async def spec(self) -> dict[str, Any]:
         """Returns the job's effective spec, which contains every default value."""
@@ -412,16 +415,10 @@ class AsyncJob(JobView):
         text = kinds_text(kinds)
         return EventPosition(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
 
-    async def _data(self, what: str) -> Any:
-        return (await send_json(self._wire, ApiRequest("GET", f"{self._path}/{what}")))["data"]
-
     async def _do(self, verb: str, body: Mapping[str, Any]) -> Self:
         """Sends an action, with retries, because repeating an action changes nothing."""
         request = ApiRequest.with_json("POST", f"{self._path}/{verb}", body, is_repeatable=True)
-        return self._now(await send_json(self._wire, request))
-
-    def _now(self, fields: dict[str, Any]) -> Self:
-        self.info = JobInfo.model_validate(fields)
+        self.info = await send_for(JobInfo, self._wire, request)
         return self
 
 

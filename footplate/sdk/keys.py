@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 from footplate.sdk.models import Key, NewKey
-from footplate.sdk.request import ApiRequest, send, send_json
+from footplate.sdk.request import ApiRequest, all_resources, path_segment, send, send_for
 from footplate.sdk.wire import Wire
 
 SCOPES = ("read", "submit")
@@ -29,12 +28,11 @@ class AsyncKeys:
         body: dict[str, Any] = {"name": name, "project": project, "scopes": list(scopes)}
         if expires_in is not None:
             body["expires_in"] = expires_in
-        return NewKey.model_validate(await send_json(self._wire, ApiRequest.with_json("POST", "/keys", body)))
+        return await send_for(NewKey, self._wire, ApiRequest.with_json("POST", "/keys", body))
 
     async def list(self) -> Sequence[Key]:
-        answer = await send_json(self._wire, ApiRequest("GET", "/keys"))
-        return [Key.model_validate(row) for row in answer["data"]]
+        return await all_resources(Key, self._wire, "/keys")
 
     async def delete(self, key: str) -> None:
         """Deletes a key by its id. Requests with it are refused from now on, and its open streams are closed."""
-        await send(self._wire, ApiRequest("DELETE", f"/keys/{quote(key, safe='')}"))
+        await send(self._wire, ApiRequest("DELETE", f"/keys/{path_segment(key, 'key')}"))

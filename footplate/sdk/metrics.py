@@ -9,7 +9,7 @@ from typing import Any
 from footplate.contract.name_list import join_names
 from footplate.sdk.lists import Rows
 from footplate.sdk.models import Event, Line, MetricSummary, Series
-from footplate.sdk.request import ApiRequest, paged, send_json
+from footplate.sdk.request import ApiRequest, all_resources, paged, read, send_for_page
 from footplate.sdk.wire import Wire
 
 PAGE = 1000
@@ -32,8 +32,8 @@ class AsyncMetrics:
 
     async def summary(self) -> dict[str, MetricSummary]:
         """Returns the last, the lowest and the highest value of each metric, with their steps."""
-        answer = await send_json(self._wire, ApiRequest("GET", f"{self._path}/summary"))
-        return {row["name"]: MetricSummary.model_validate(row) for row in answer["data"]}
+        summaries = await all_resources(MetricSummary, self._wire, f"{self._path}/summary")
+        return {summary.name: summary for summary in summaries}
 
     async def series(
         self,
@@ -51,7 +51,8 @@ class AsyncMetrics:
         points are then closer together.
         """
         params = _query(names, x, points, everything, first_step, last_step)
-        return {curve.name: curve for curve in await _series(self._wire, f"{self._path}/series", params)}
+        curves = await all_resources(Series, self._wire, f"{self._path}/series", **params)
+        return {curve.name: curve for curve in curves}
 
 
 async def series_of(
@@ -66,7 +67,7 @@ async def series_of(
 ) -> list[Series]:
     """Returns curves of several jobs, job by job."""
     params = _query(names, x, points, everything, first_step, last_step)
-    return await _series(wire, "/metrics/series", {"jobs": ",".join(jobs), **params})
+    return await all_resources(Series, wire, "/metrics/series", jobs=",".join(jobs), **params)
 
 
 def _query(
@@ -78,19 +79,14 @@ def _query(
     }  # fmt: skip
 
 
-async def _series(wire: Wire, path: str, params: dict[str, Any]) -> list[Series]:
-    answer = await send_json(wire, ApiRequest("GET", path, params=params))
-    return [Series.model_validate(row) for row in answer["data"]]
-
-
 async def lines(wire: Wire, job: str, follow: Follow | None, after: int, **wanted: Any) -> AsyncGenerator[Line, None]:
     """Yields the lines that a job has printed, and with `follow` also new lines."""
     last = after
     while True:
         params = {"after": last, "limit": PAGE, **wanted}
-        page = await send_json(wire, ApiRequest("GET", f"{job}/logs", params=params))
+        page = await send_for_page(wire, ApiRequest("GET", f"{job}/logs", params=params))
         for row in page["data"]:
-            yield Line.model_validate(row)
+            yield read(Line, row)
         last = page["last"]
         if page["next_cursor"] is None:
             break

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import count
 from random import random
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx2
+from pydantic import BaseModel, ValidationError
 
-from footplate.errors import Unreachable, of_answer
+from footplate.errors import InvalidRequest, Unreachable, of_answer
 from footplate.sdk.wire import Wire
 
+Resource = TypeVar("Resource", bound=BaseModel)
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
@@ -55,7 +58,14 @@ class ApiRequest:
             import_module("opentelemetry.propagate").inject(headers)
         if self.read_seconds is not None:
             more["timeout"] = httpx2.Timeout(CONNECT_SECONDS, read=self.read_seconds)
-        return wire.request(self.method, self.path, params=params or None, headers=headers, content=self.body, **more)
+        try:
+            return wire.request(
+                self.method, self.path, params=params or None, headers=headers, content=self.body, **more
+            )
+        except httpx2.InvalidURL as error:
+            longest = max(params, key=lambda name: len(str(params[name])), default="the path")
+            detail = f"{longest} cannot be sent in an address: {error}"
+            raise InvalidRequest(422, {"code": "invalid_query", "detail": detail, "hint": "shorten it"}) from error
 
 
 async def send(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> httpx2.Response:
@@ -85,26 +95,77 @@ async def send(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> htt
     raise AssertionError("the last try returns or raises")
 
 
-async def send_json(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> Any:
-    answer = await send(wire, request, patience=patience)
-    try:
-        return answer.json()
-    except ValueError:
-        raise _no_footplate(answer) from None
+async def send_json(wire: Wire, request: ApiRequest) -> dict[str, Any]:
+    """Sends a request, and returns the JSON object of the answer. All answers of a Footplate service are objects."""
+    return json_object(await send(wire, request))
 
 
-async def paged(wire: Wire, path: str, *, by: str = "cursor", **params: Any) -> AsyncGenerator[dict[str, Any], None]:
+async def send_for(kind: type[Resource], wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> Resource:
+    """Sends a request, and returns the resource of the answer."""
+    return read(kind, json_object(await send(wire, request, patience=patience)))
+
+
+async def send_for_page(wire: Wire, request: ApiRequest) -> dict[str, Any]:
+    """Sends a request, and returns a page of a list: an object with at least `data` and `next_cursor`."""
+    answer = await send(wire, request)
+    page = json_object(answer)
+    if not isinstance(page.get("data"), list) or "next_cursor" not in page:
+        raise _no_footplate(answer)
+    return page
+
+
+async def paged(wire: Wire, path: str, *, by: str = "cursor", **params: Any) -> AsyncGenerator[Any, None]:
     """Yields the rows of a list, and requests each page when the one before is used up.
 
     `by` is the query parameter that takes `next_cursor`.
     """
     while True:
-        page = await send_json(wire, ApiRequest("GET", path, params=params))
+        page = await send_for_page(wire, ApiRequest("GET", path, params=params))
         for row in page["data"]:
             yield row
         if (cursor := page["next_cursor"]) is None:
             return
         params = {**params, by: cursor}
+
+
+async def resources(kind: type[Resource], wire: Wire, path: str, **params: Any) -> AsyncGenerator[Resource, None]:
+    """Yields the resources of a list. Pages are requested as they are needed."""
+    async for row in paged(wire, path, **params):
+        yield read(kind, row)
+
+
+async def all_resources(kind: type[Resource], wire: Wire, path: str, **params: Any) -> list[Resource]:
+    return [resource async for resource in resources(kind, wire, path, **params)]
+
+
+def read(kind: type[Resource], fields: Any) -> Resource:
+    """Returns the resource with these fields. Raises Unreachable if they are not those of a service of this version."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise Unreachable(
+            f"the service sent a {kind.__name__.removeprefix('Async')} that this version of footplate cannot read",
+            hint="install the version of footplate that the service has, or look at FOOTPLATE_URL",
+        ) from error
+
+
+def json_object(answer: httpx2.Response) -> dict[str, Any]:
+    """Returns the JSON object of an answer. Raises Unreachable if another program has sent the answer."""
+    try:
+        document = answer.json()
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise _no_footplate(answer)
+    return document
+
+
+def path_segment(name: str, kind: str) -> str:
+    """Returns a name as a part of a path. Raises InvalidRequest for names such as `..`, which change the address."""
+    if name in ("", ".", ".."):
+        detail, hint = f"{name!r} is not the name or id of a {kind}", f"list the {kind}s, and name one of them"
+        raise InvalidRequest(422, {"code": "invalid_id", "detail": detail, "hint": hint})
+    return quote(name, safe="")
 
 
 def pause(tried: int, retry_after: str | None = None) -> float:

@@ -13,7 +13,7 @@ import httpx2
 from footplate.errors import DownloadFailed, InvalidRequest, NotFound
 from footplate.sdk.files import Remote, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
-from footplate.sdk.request import ApiRequest, paged, send, send_json
+from footplate.sdk.request import ApiRequest, path_segment, resources, send, send_for
 from footplate.sdk.wire import OnBytes, Wire
 
 CHUNK_BYTES = 256 * 1024
@@ -57,18 +57,17 @@ class AsyncFiles:
             is_repeatable=True,
             source=source,
         )
-        file = UploadedFile.model_validate(await send_json(self._wire, request))
+        file = await send_for(UploadedFile, self._wire, request)
         if file.sha256 != local_sha256:
             raise DownloadFailed(f"{source} was written to while it was uploaded", hint="upload it again")
         return file
 
     async def get(self, file: str) -> UploadedFile:
-        return UploadedFile.model_validate(await send_json(self._wire, ApiRequest("GET", f"/files/{_id(file)}")))
+        return await send_for(UploadedFile, self._wire, ApiRequest("GET", f"/files/{path_segment(file, 'file')}"))
 
-    async def list(self) -> AsyncGenerator[UploadedFile, None]:
+    def list(self) -> AsyncGenerator[UploadedFile, None]:
         """Yields files, newest first. Pages are requested as they are needed."""
-        async for row in paged(self._wire, "/files", limit=PAGE):
-            yield UploadedFile.model_validate(row)
+        return resources(UploadedFile, self._wire, "/files", limit=PAGE)
 
     async def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
         """Downloads the file under its name, and moves it into place after its sha256 was verified."""
@@ -78,17 +77,7 @@ class AsyncFiles:
 
     async def delete(self, file: str) -> None:
         """Deletes the file, unless a job that has not ended names it."""
-        await send(self._wire, ApiRequest("DELETE", f"/files/{_id(file)}"))
-
-
-def _id(file: str) -> str:
-    """Returns the text, or raises InvalidRequest if it is not a file's id, because `..` would change the address."""
-    from footplate.contract.ids import is_file
-
-    if not is_file(file):
-        detail = f"{file!r} is not a file's id: ids look like file_<sha256>.jsonl"
-        raise InvalidRequest(422, {"code": "invalid_id", "detail": detail, "hint": "`footplate files` lists them"})
-    return file
+        await send(self._wire, ApiRequest("DELETE", f"/files/{path_segment(file, 'file')}"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal, TypedDict, Unpack
-from urllib.parse import quote
 
 from footplate.sdk.models import Delivery, NewWebhook, Webhook
-from footplate.sdk.request import ApiRequest, paged, send, send_json
+from footplate.sdk.request import ApiRequest, all_resources, path_segment, resources, send, send_for
 from footplate.sdk.wire import Wire
 
 PAGE = 200
@@ -46,19 +45,18 @@ class AsyncWebhooks:
         """
         fields = {"url": url, "states": states, "tags": tags, "description": description, "format": format}
         body = {name: value for name, value in fields.items() if value is not None}
-        return NewWebhook.model_validate(await send_json(self._wire, ApiRequest.with_json("POST", "/webhooks", body)))
+        return await send_for(NewWebhook, self._wire, ApiRequest.with_json("POST", "/webhooks", body))
 
     async def list(self) -> Sequence[Webhook]:
-        answer = await send_json(self._wire, ApiRequest("GET", "/webhooks"))
-        return [Webhook.model_validate(row) for row in answer["data"]]
+        return await all_resources(Webhook, self._wire, "/webhooks")
 
     async def get(self, webhook: str) -> Webhook:
-        return Webhook.model_validate(await send_json(self._wire, ApiRequest("GET", _path(webhook))))
+        return await send_for(Webhook, self._wire, ApiRequest("GET", _path(webhook)))
 
     async def update(self, webhook: str, **changes: Unpack[WebhookChanges]) -> Webhook:
         """Changes the URL, the states, the tags or the description, or turns the webhook off or on."""
         request = ApiRequest.with_json("PATCH", _path(webhook), changes, is_repeatable=True)
-        return Webhook.model_validate(await send_json(self._wire, request))
+        return await send_for(Webhook, self._wire, request)
 
     async def rotate(self, webhook: str, *, overlap: float | str = "24h") -> NewWebhook:
         """Creates another secret, which only this answer contains.
@@ -66,16 +64,15 @@ class AsyncWebhooks:
         The previous secret also signs for the time of `overlap`. Use 0 if somebody else has seen that secret.
         """
         request = ApiRequest.with_json("POST", f"{_path(webhook)}/rotate", {"overlap": overlap})
-        return NewWebhook.model_validate(await send_json(self._wire, request))
+        return await send_for(NewWebhook, self._wire, request)
 
     async def test(self, webhook: str) -> Delivery:
         """Makes the service send a test request soon. `deliveries` has the result."""
-        return Delivery.model_validate(await send_json(self._wire, ApiRequest("POST", f"{_path(webhook)}/test")))
+        return await send_for(Delivery, self._wire, ApiRequest("POST", f"{_path(webhook)}/test"))
 
-    async def deliveries(self, webhook: str) -> AsyncGenerator[Delivery, None]:
+    def deliveries(self, webhook: str) -> AsyncGenerator[Delivery, None]:
         """Yields deliveries with their results, newest first. Pages are requested as they are needed."""
-        async for row in paged(self._wire, f"{_path(webhook)}/deliveries", limit=PAGE):
-            yield Delivery.model_validate(row)
+        return resources(Delivery, self._wire, f"{_path(webhook)}/deliveries", limit=PAGE)
 
     async def delete(self, webhook: str) -> None:
         """Deletes the webhook and its deliveries."""
@@ -83,4 +80,4 @@ class AsyncWebhooks:
 
 
 def _path(webhook: str) -> str:
-    return f"/webhooks/{quote(webhook, safe='')}"
+    return f"/webhooks/{path_segment(webhook, 'webhook')}"

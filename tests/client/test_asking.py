@@ -13,12 +13,15 @@ from footplate.errors import (
     Conflict,
     DownloadFailed,
     Forbidden,
+    InvalidRequest,
     NotFound,
     ServiceError,
     Unauthorized,
     Unreachable,
     of_answer,
 )
+from footplate.sdk.checkpoints import AsyncCheckpoints
+from footplate.sdk.client import Operations
 from footplate.sdk.files import Remote, below, fetch
 from footplate.sdk.jobs import AsyncJob, AsyncJobs
 from footplate.sdk.models import JobInfo
@@ -120,13 +123,37 @@ async def test_a_delete_whose_answer_was_lost_is_a_success() -> None:
         await a_job(FakeWire(answer(404, {"code": "not_found"}))).delete()
 
 
-async def test_an_answer_of_another_program_is_reported_as_not_from_footplate() -> None:
-    page = httpx2.Response(200, html="<html>")
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"null", b"{}", b'{"data": 5}'])
+async def test_an_answer_of_another_program_is_reported_as_not_from_footplate(status: int, body: bytes) -> None:
+    wire = FakeWire(*[httpx2.Response(status, content=body) for _ in range(2)])
 
     with pytest.raises(Unreachable, match=f"{URL}.*not a Footplate service"):
-        await send_json(FakeWire(page), ApiRequest("GET", "/nodes"))
-    with pytest.raises(Unreachable, match=f"{URL}.*not a Footplate service"):
-        await send_json(FakeWire(httpx2.Response(404, html="<html>")), ApiRequest("GET", "/nodes"))
+        await Operations(wire, URL, 0.0).nodes()
+    with pytest.raises(Unreachable):
+        await Operations(wire, URL, 0.0).health()
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+async def test_a_name_that_changes_the_address_is_refused_before_any_request(name: str) -> None:
+    client = Operations(FakeWire(), URL, 0.0)
+
+    for operation in (
+        client.keys.delete(name),
+        client.webhooks.rotate(name),
+        client.files.get(name),
+        client.bundles.get(name),
+        client.remove_node(name),
+        AsyncCheckpoints(FakeWire(), "/jobs/1").get(name),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            await operation
+        assert refused.value.code == "invalid_id"
+
+
+async def test_a_filter_that_is_too_long_for_an_address_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match="tag cannot be sent"):
+        await AsyncJobs(FakeWire(), 0.0).list(tag="a" * 70_000)
 
 
 async def test_a_redirect_to_https_is_reported_with_its_target() -> None:
