@@ -36,6 +36,7 @@ class AsyncBundles:
         """Uploads a folder, a Python file or a zip. A bundle that the service has already is not sent again.
 
         Of a folder all files are sent, except `__pycache__`, `venv`, `node_modules` and names that begin with a dot.
+        Named pipes, sockets and devices are left out, too.
         """
         data = packed(Path(path))
         try:
@@ -109,7 +110,9 @@ def _files(folder: Path) -> Iterator[Path]:
     """Yields the files of a folder that belong to a bundle. Links to folders are not followed."""
     for at, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if name not in LEFT_OUT and not name.startswith(".")]
-        yield from (Path(at, name) for name in names if not name.startswith("."))
+        files = (Path(at, name) for name in names if not name.startswith("."))
+        # Reading a named pipe would wait for a writer. The `stat` of a broken link raises an error that names the link.
+        yield from (file for file in files if stat.S_ISREG(file.stat().st_mode))
 
 
 def _refuse(error: OSError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,9 @@ class AsyncFiles:
         if (kind := kind_of(name)) is None:
             detail, hint = no_reader(name)
             raise InvalidRequest(422, {"code": "unknown_kind", "detail": detail, "hint": hint})
+        if not stat.S_ISREG(source.stat().st_mode):
+            detail, hint = f"{str(source)!r} is not a regular file", "write the rows to a file, which is read twice"
+            raise InvalidRequest(422, {"code": "not_a_file", "detail": detail, "hint": hint})
         local_sha256 = await sha256_of(self._wire, source)
         try:
             stored = await self.get(file_id(local_sha256, kind))

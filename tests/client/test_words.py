@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from traceback import format_exception
+from zipfile import ZipFile
 
 import httpx2
 import pytest
@@ -29,6 +30,8 @@ from footplate.errors import InvalidRequest
 from footplate.sdk.bundles import packed
 from footplate.sdk.models import Component, JobInfo
 from footplate.sdk.request import ApiRequest
+from footplate.sdk.uploads import AsyncFiles
+from tests.client.fake_wire import FakeWire
 from tests.client.test_asking import JOB
 
 NODE = {
@@ -532,6 +535,15 @@ def test_components_names_a_missing_library_and_prints_defaults_as_json() -> Non
         "  path = null  string or null  A folder",
         "  from_scratch = false  boolean",
     ]
+
+
+async def test_a_named_pipe_is_left_out_of_a_bundle_and_refused_as_rows(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    os.mkfifo(tmp_path / "rows.jsonl")
+
+    assert ZipFile(io.BytesIO(packed(tmp_path))).namelist() == ["train.py"]
+    with pytest.raises(InvalidRequest, match="not a regular file"):
+        await AsyncFiles(FakeWire()).upload(tmp_path / "rows.jsonl")
 
 
 def test_a_code_folder_that_is_too_large_is_refused_with_its_largest_entries(tmp_path: Path) -> None:
