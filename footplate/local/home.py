@@ -14,6 +14,8 @@ from footplate.contract.host.linux import try_lock
 
 SOCKET_PATH_LIMIT = 100
 """The longest path of a Unix socket, in bytes. The kernel accepts up to 107."""
+RECORD_BYTES = 1024
+"""The length of the record in the lock file. Each record replaces all bytes of the one before, in a single write."""
 
 
 class HomeInUse(Exception):
@@ -58,28 +60,39 @@ def hold(path: Path) -> Iterator[Home]:
     with _make(home) as lock:
         if not try_lock(lock.fileno()):
             raise HomeInUse(_who_holds(path, lock.fileno()))
-        record_holder(home, url=None)
+        with _usable(home):
+            record_holder(home, url=None)
         yield home
         home.url_file.unlink(missing_ok=True)
+        lock.truncate(0)
 
 
 def _make(home: Home) -> IO[str]:
     """Creates the folders of the home, and returns the open lock file."""
-    try:
+    with _usable(home):
         home.logs.mkdir(parents=True, exist_ok=True)
         home.run.mkdir(exist_ok=True)
         for private in (home.run, home.logs):
             private.chmod(0o700)
         return (home.path / "up.lock").open("a+")
+
+
+@contextmanager
+def _usable(home: Home) -> Iterator[None]:
+    """Raises HomeUnusable instead of an OSError."""
+    try:
+        yield
     except OSError as error:
         raise HomeUnusable(
-            f"{home.path} cannot hold the state: {error.strerror}. Set FOOTPLATE_HOME to a folder that you may write."
+            f"{home.path} cannot hold the state: {error.strerror}. "
+            "Set FOOTPLATE_HOME to a folder that you may write, on a disk with space left."
         ) from error
 
 
 def record_holder(home: Home, url: str | None) -> None:
     """Writes this process's pid and URL into the lock file. Another process that needs the home shows them."""
-    (home.path / "up.lock").write_text(json.dumps({"pid": os.getpid(), "url": url}))
+    with (home.path / "up.lock").open("r+b", buffering=0) as lock:
+        lock.write(json.dumps({"pid": os.getpid(), "url": url}).encode().ljust(RECORD_BYTES))
 
 
 def _who_holds(path: Path, lock: int) -> str:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import IO
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -175,11 +176,10 @@ class Launcher:
     def announce(self) -> None:
         logs = {child.program.name: str(child.program.log) for child in self.children.all}
         if self.options.as_json:
-            print(
-                json.dumps({"url": self.url, "pid": os.getpid(), "home": str(self.home.path), "logs": logs}), flush=True
-            )
+            text = json.dumps({"url": self.url, "pid": os.getpid(), "home": str(self.home.path), "logs": logs})
         else:
-            print(self.url + "\n" + welcome(self.url, self.home, logs), flush=True)
+            text = self.url + "\n" + welcome(self.url, self.home, logs)
+        print_or_drop(text, sys.stdout)
 
     def start_first_job(self) -> None:
         """Submits the first job in a process of its own, so that its waits and errors do not affect the launcher."""
@@ -265,12 +265,16 @@ Ctrl-C here writes checkpoints of running jobs and stops everything. The next st
 
 
 def say(text: str) -> None:
-    """Prints to stderr, because programs read stdout. First clears a live line that the first job may have printed.
+    """Prints to stderr, because programs read stdout. First clears a live line that the first job may have printed."""
+    print_or_drop(("\r\033[K" if sys.stderr.isatty() else "") + f"footplate: {text}", sys.stderr)
 
-    After its terminal was closed, or the program that reads its pipe has ended, `footplate up` prints nothing more. An
-    error would end it before the running jobs have written their checkpoints.
+
+def print_or_drop(text: str, stream: IO[str]) -> None:
+    """Prints a text, or drops it and all later ones if the terminal was closed or the reader of the pipe has ended.
+
+    An error would end `footplate up` before the running jobs have written their checkpoints.
     """
     try:
-        print(("\r\033[K" if sys.stderr.isatty() else "") + f"footplate: {text}", file=sys.stderr, flush=True)
+        print(text, file=stream, flush=True)
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -40,7 +40,8 @@ def url_of_up() -> str | None:
     with suppress(OSError, ValueError, LookupError, TypeError):
         home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate"))
         holder = json.loads((home / "up.lock").read_text())
-        os.kill(holder["pid"], 0)  # Raises OSError if the process has ended.
+        with suppress(PermissionError):  # The process runs, as another user.
+            os.kill(holder["pid"], 0)  # Raises ProcessLookupError if the process has ended.
         if holder["url"]:
             return str(holder["url"])
         is_starting = True

@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from traceback import format_exception
+from unittest.mock import Mock
 from zipfile import ZipFile
 
 import httpx2
@@ -334,6 +335,9 @@ def test_the_client_finds_the_system_that_runs_in_this_folder(tmp_path: Path, mo
     lock.write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:4711"}))
     assert Client().url == "http://127.0.0.1:4711"
     assert Client("http://elsewhere:1").url == "http://elsewhere:1"
+    with monkeypatch.context() as as_another_user:
+        as_another_user.setattr(os, "kill", Mock(side_effect=PermissionError))
+        assert Client().url == "http://127.0.0.1:4711"
     monkeypatch.setenv("FOOTPLATE_URL", "http://named:2")
     assert Client().url == "http://named:2"
 

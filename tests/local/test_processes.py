@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from footplate.local import processes
 from footplate.local.first_job import request
-from footplate.local.home import HomeInUse, hold, record_holder
+from footplate.local.home import Home, HomeInUse, HomeUnusable, hold, record_holder
 from footplate.local.processes import Children, Failed, Program, Stopped, StopSignals
 from footplate.local.redis import bundled_server, server
 from footplate.local.up import Launcher, Options, is_free, say
@@ -105,6 +107,23 @@ def test_a_home_folder_in_use_is_refused_with_the_process_that_holds_its_lock(tm
         pass
 
 
+def test_a_reader_of_the_lock_file_always_finds_a_complete_record(tmp_path: Path) -> None:
+    """A client that found half a record would use the default address, which may be that of another system."""
+    with hold(tmp_path) as home, ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [record_holder(home, f"http://127.0.0.1:{port}") for port in range(9000, 11_000)])
+        while not writing.done():
+            assert json.loads((tmp_path / "up.lock").read_bytes())["pid"] == os.getpid()
+
+    assert (tmp_path / "up.lock").read_bytes() == b"", "another process may get the pid of one that has ended"
+
+
+def test_a_home_without_space_left_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "up.lock").symlink_to("/dev/full")
+
+    with pytest.raises(HomeUnusable, match=f"{tmp_path} cannot hold the state: No space left"), hold(tmp_path):
+        pass
+
+
 def test_only_the_user_who_started_redis_can_open_its_socket(tmp_path: Path) -> None:
     with hold(tmp_path) as home:
         assert home.run.stat().st_mode & 0o777 == 0o700
@@ -114,14 +133,18 @@ def test_the_redis_that_starts_is_the_bundled_redis() -> None:
     assert server() == bundled_server() is not None
 
 
-def test_messages_to_a_closed_terminal_or_pipe_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_to_a_closed_terminal_or_pipe_are_dropped(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed_pipe:
         monkeypatch.setattr(sys, "stderr", closed_pipe)
+        monkeypatch.setattr(sys, "stdout", closed_pipe)
 
         say("stopping: running jobs write checkpoints")
         say("node-1 did not stop in time")
+        Launcher(Home(tmp_path), Options(tmp_path, port=0), children).announce()
 
 
 @pytest.mark.parametrize("is_ignored", [True, False])
