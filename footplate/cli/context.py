@@ -148,8 +148,9 @@ def print_deleted(options: Options, name: str) -> None:
 
 
 def find_all(client: Client, words: Sequence[str]) -> list[Job]:
-    """Returns the jobs that the words mean. A wrong word raises an error before any of the jobs is changed."""
-    return [client.jobs.get(word) for word in words]
+    """Returns the jobs that the words mean, each once. A wrong word raises an error before any job is changed."""
+    jobs = [client.jobs.get(word) for word in words]
+    return list({job.id: job for job in jobs}.values())
 
 
 def sentence(error: FootplateError) -> str:

@@ -51,7 +51,9 @@ def add_verbs(verbs: Verbs) -> None:
     metrics.add_argument(
         "jobs", metavar="JOB", nargs="+", type=not_empty, help=f"{JOB_HELP}; several jobs are compared"
     )
-    metrics.add_argument("--names", help="only these metrics, with commas; a comma in a name is written \\,")
+    metrics.add_argument(
+        "--names", type=not_empty, help="only these metrics, with commas; a comma in a name is written \\,"
+    )
     metrics.add_argument("--first-step", type=int, metavar="N", help="only logs of this step and later ones")
     metrics.add_argument("--last-step", type=int, metavar="N", help="only logs of this step and earlier ones")
     metrics.add_argument("--csv", action="store_true", help="print every log and evaluation as CSV")
@@ -124,13 +126,11 @@ def _compare(jobs: Sequence[Job], wanted: str | None, steps: Steps) -> None:
 
 def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
     """Prints all logs and evaluations as JSON or CSV. With several jobs, each row has the job's id."""
-    named = [{"job": job.id} if len(jobs) > 1 else {} for job in jobs]
-    rows = [
-        {**name, **row} for name, job in zip(named, jobs, strict=True) for row in job.metrics() if _is_in(steps, row)
-    ]
-    envelope = [*named[0], *ENVELOPE]
-    names = _chosen(list(dict.fromkeys(name for row in rows for name in row if name not in envelope)), options.names)
-    columns = [*envelope, *names]
+    rows = [({"job": job.id} if len(jobs) > 1 else {}) | row for job in jobs for row in job.metrics()]
+    envelope = ("job", *ENVELOPE) if len(jobs) > 1 else ENVELOPE
+    recorded = dict.fromkeys(name for row in rows for name in row if name not in envelope)
+    columns = [*envelope, *_chosen(list(recorded), options.names)]
+    rows = [row for row in rows if _is_in(steps, row)]
     if options.json:
         for row in rows:
             print_json({name: json_safe(value) for name, value in row.items() if name in columns})

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_job, add_verb, client_of, not_empty
-from footplate.cli.submit import put
+from footplate.cli.submit import parsed_or_text, put
 from footplate.cli.text import clean, print_json
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ def run_predict(options: Options) -> int:
 
 def inputs(options: Options) -> Iterator[Any]:
     if options.inputs:
-        yield from map(_parsed, options.inputs)
+        yield from map(_input, options.inputs)
         return
     if options.file is None:
-        yield from (_parsed(line) for line in map(str.strip, sys.stdin) if line)
+        yield from (_input(line) for line in map(str.strip, sys.stdin) if line)
         return
     with open(options.file, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -106,15 +106,10 @@ def inputs(options: Options) -> Iterator[Any]:
                 try:
                     # Given bytes, `json.loads` skips a byte order mark, and raises ValueError for other encodings.
                     yield json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise UsageError(f"{options.file}, line {number} is not JSON: {error}") from error
 
 
-def _parsed(text: str) -> Any:
-    """Returns the parsed text if it is a JSON object, else the text itself."""
-    if not text.startswith("{"):
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+def _input(text: str) -> Any:
+    """Returns the row if the text is a JSON object, else the text itself."""
+    return parsed_or_text(text) if text.startswith("{") else text

@@ -188,11 +188,12 @@ def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50
                 hint=f"write {here} as an object in the spec",
             )
         place = below
-    place[last] = _value(text)
+    place[last] = parsed_or_text(text)
 
 
-def _value(text: str) -> Any:
+def parsed_or_text(text: str) -> Any:
+    """Returns the parsed text if it is JSON, else the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

@@ -144,7 +144,7 @@ def read(kind: type[Resource], fields: Any) -> Resource:
         return kind.model_validate(fields)
     except ValidationError as error:
         raise Unreachable(
-            f"the service sent a {kind.__name__.removeprefix('Async')} that this version of footplate cannot read",
+            f"this version of footplate cannot read the {kind.__name__.removeprefix('Async')} that the service sent",
             hint="install the version of footplate that the service has, or look at FOOTPLATE_URL",
         ) from error
 

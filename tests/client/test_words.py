@@ -55,14 +55,15 @@ def test_a_spec_is_a_file_of_json_or_yaml_stdin_or_json_itself(tmp_path: Path, m
 
 
 def test_set_replaces_one_value_and_creates_missing_objects() -> None:
-    changes = ["training.max_steps=50", "training.bf16=true", "model.use=toy/gpt", "name=5e", 'tags=["a"]']
+    deep = "[" * 100_000
+    changes = ["training.max_steps=50", "training.bf16=true", "model.use=toy/gpt", f"name={deep}", 'tags=["a"]']
 
     spec = read('{"model": {"use": "toy/mlp"}}', changes)
 
     assert spec == {
         "model": {"use": "toy/gpt"},
         "training": {"max_steps": 50, "bf16": True},
-        "name": "5e",
+        "name": deep,
         "tags": ["a"],
     }
 
@@ -241,6 +242,7 @@ def test_an_unknown_subcommand_prints_the_nearest_name(capsys: pytest.CaptureFix
         ["download", "@last", "--checkpoint", ""],
         ["files", "--delete", ""],
         ["submit", SPEC, "--code", ""],
+        ["metrics", "@last", "--names", ""],
     ],
 )
 def test_an_empty_name_exits_with_2_before_any_request(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -415,6 +417,27 @@ def test_ls_requests_jobs_in_the_chosen_order(words: list[str], sort: str, job_r
     assert job_requests[0].params["sort"] == sort
 
 
+
+
+def test_a_job_that_is_named_twice_is_changed_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deleted: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "DELETE":
+            deleted.append(request.url.path)
+            return httpx2.Response(204)
+        is_list = request.url.path == "/jobs"
+        return httpx2.Response(200, json={"data": [JOB], "next_cursor": None} if is_list else JOB)
+
+    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer))
+    monkeypatch.setattr("footplate.cli.change.client_of", lambda options: client)
+
+    assert main(["rm", str(JOB["id"]), "@last"]) == 0
+    assert deleted == [f"/jobs/{JOB['id']}"]
+
+
 def test_ls_columns_may_be_job_fields_or_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     job = JobInfo.model_construct(id="job_" + "0" * 24 + "beefbeef", tags=["a", "b"], metrics={"eval_loss": 0.25})  # type: ignore[call-arg]
 
@@ -499,7 +522,12 @@ def test_metrics_summarizes_only_the_chosen_steps(
 
 @pytest.mark.parametrize(
     ("words", "steps"),
-    [(["--first-step", "3"], [3, 4]), (["--last-step", "1"], [1]), (["--first-step", "0", "--last-step", "2"], [1, 2])],
+    [
+        (["--first-step", "3"], [3, 4]),
+        (["--last-step", "1"], [1]),
+        (["--first-step", "0", "--last-step", "2"], [1, 2]),
+        (["--first-step", "9", "--names", "loss"], []),
+    ],
 )
 def test_metrics_with_json_prints_only_the_rows_of_the_chosen_steps(
     words: list[str], steps: list[int], metric_requests: list[httpx2.URL], capsys: pytest.CaptureFixture[str]
