@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from footplate.cli.context import (
+    UNREACHABLE,
     Options,
     Verbs,
     add_filters,
@@ -17,6 +18,7 @@ from footplate.cli.context import (
     add_verb,
     client_of,
     count,
+    exit_code,
     filters_of,
     require_one_of,
     show,
@@ -34,9 +36,10 @@ from footplate.cli.text import (
     table,
     why,
 )
-from footplate.contract.errors import did_you_mean
+from footplate.contract.errors import FootplateError, did_you_mean
 
 if TYPE_CHECKING:
+    from footplate import Client
     from footplate.sdk.models import JobInfo, QueuedJob
 
 DEFAULT_LIMIT = 20
@@ -86,28 +89,45 @@ def add_verbs(verbs: Verbs) -> None:
 
 def run_ls(options: Options) -> int:
     require_one_of(options, "--json", "--quiet", "--columns")
-    client, columns = client_of(options), options.columns or DEFAULT_COLUMNS
-    # A minus means descending: the newest or the highest first.
-    sort = f"-{options.sort}" if (options.sort != "name") != options.reverse else options.sort
-    while True:
-        jobs = client.jobs.list(limit=options.limit or None, sort=sort, **filters_of(options))
-        if options.quiet:
-            print_lines(*(job.id for job in jobs))
-        elif options.json:
-            for job in jobs:
-                print_json(job.info.model_dump(mode="json"))
-        else:
-            rows = [[cell(job.info, name) for name in columns] for job in jobs]
-            if options.watch and sys.stdout.isatty():
-                print(CLEAR, end="")
-            least = [name.upper() for name in LEAST if name in columns]
-            table([name.upper() for name in columns], rows, empty="no job matches", least=least)
-            for name in options.columns or () if rows else ():
-                warn_of_empty_column(name, [job.info for job in jobs])
-        if not options.watch:
-            return 0
+    client = client_of(options)
+    _list(client, options)
+    is_connected = True
+    while options.watch:
         sys.stdout.flush()
         time.sleep(WATCH_SECONDS)
+        try:
+            _list(client, options)
+            if not is_connected:
+                print_message("connected again")
+            is_connected = True
+        except FootplateError as error:
+            if exit_code(error) != UNREACHABLE:
+                raise
+            if is_connected:
+                print_message(f"connection lost ({error.message}); trying again until Ctrl-C")
+            is_connected = False
+    return 0
+
+
+def _list(client: Client, options: Options) -> None:
+    """Prints the chosen jobs once."""
+    columns = options.columns or DEFAULT_COLUMNS
+    # A minus means descending: the newest or the highest first.
+    sort = f"-{options.sort}" if (options.sort != "name") != options.reverse else options.sort
+    jobs = client.jobs.list(limit=options.limit or None, sort=sort, **filters_of(options))
+    if options.quiet:
+        print_lines(*(job.id for job in jobs))
+    elif options.json:
+        for job in jobs:
+            print_json(job.info.model_dump(mode="json"))
+    else:
+        rows = [[cell(job.info, name) for name in columns] for job in jobs]
+        if options.watch and sys.stdout.isatty():
+            print(CLEAR, end="")
+        least = [name.upper() for name in LEAST if name in columns]
+        table([name.upper() for name in columns], rows, empty="no job matches", least=least)
+        for name in options.columns or () if rows else ():
+            warn_of_empty_column(name, [job.info for job in jobs])
 
 
 def cell(job: JobInfo, name: str) -> str:

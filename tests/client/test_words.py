@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from importlib.metadata import version
+from operator import length_hint
 from pathlib import Path
 from traceback import format_exception
 from unittest.mock import Mock
@@ -416,6 +417,32 @@ def test_ls_requests_jobs_in_the_chosen_order(words: list[str], sort: str, job_r
 
     assert job_requests[0].params["sort"] == sort
 
+
+def test_ls_with_watch_waits_for_a_service_that_restarts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = iter([(JOB["id"], 200), None, None, ("", 503), ("job_" + "1" * 32, 200)])
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if (fields := next(answers)) is None:
+            raise httpx2.ConnectError("refused")
+        return httpx2.Response(fields[1], json={"data": [{**JOB, "id": fields[0]}], "next_cursor": None})
+
+    def stop_after_the_last_answer(seconds: float) -> None:
+        if not length_hint(answers):
+            raise KeyboardInterrupt
+
+    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer), retries=0)
+    monkeypatch.setattr("footplate.cli.show.client_of", lambda options: client)
+    monkeypatch.setattr("time.sleep", stop_after_the_last_answer)
+
+    assert main(["ls", "--watch", "--quiet"]) == 130
+
+    out, err = capsys.readouterr()
+    assert out.split() == [JOB["id"], "job_" + "1" * 32]
+    assert [line.split(" (")[0] for line in err.splitlines()] == [
+        "footplate: connection lost", "footplate: connected again"
+    ]  # fmt: skip
 
 
 
