@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,10 +114,10 @@ def run_download(options: Options) -> int:
             written = checkpoint.download(options.output or f"{job.id}-checkpoint-{checkpoint.step}")
         else:
             folder = Path(options.output or job.id)
-            _require_no_other(folder, job.id)
+            outputs = {output.path for output in job.outputs.list()}
+            if outputs and outputs.issuperset(options.paths):
+                _mark(folder, job.id)
             written = job.outputs.download(folder, only=options.paths or None)
-            if written:
-                (folder / JOB_FILE).write_text(f"{job.id}\n")
     if options.json:
         print_json([str(path) for path in written])
         return 0
@@ -127,13 +127,20 @@ def run_download(options: Options) -> int:
     return 0
 
 
-def _require_no_other(folder: Path, job: str) -> None:
-    """Raises UsageError if outputs of another job were downloaded to this folder, because they would be overwritten."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        if (other := (folder / JOB_FILE).read_text().strip()) != job:
+def _mark(folder: Path, job: str) -> None:
+    """Marks the folder as that of this job's outputs, before the first of them is written.
+
+    Raises UsageError if another job's outputs were downloaded to this folder, because they would be overwritten.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / JOB_FILE).open("a+") as file:
+        file.seek(0)
+        if (other := file.read().strip()) not in ("", job):
             raise UsageError(
                 f"{folder} already holds the outputs of {other[:60]}", hint=f"name another folder: -o {folder}/{job}"
             )
+        if not other:
+            file.write(f"{job}\n")
 
 
 @contextmanager

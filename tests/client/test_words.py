@@ -445,6 +445,28 @@ def test_ls_with_watch_waits_for_a_service_that_restarts(
     ]  # fmt: skip
 
 
+def test_an_interrupted_download_marks_its_folder_for_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise files of another job would be mixed with those of the first one."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/model.bin"):
+            raise KeyboardInterrupt
+        rows = {"data": [{"path": "model.bin", "bytes": 5, "modified_at": ""}], "next_cursor": None}
+        is_list = request.url.path.endswith("/outputs")
+        return httpx2.Response(200, json=rows if is_list else {**JOB, "id": request.url.path.split("/")[2]})
+
+    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer))
+    monkeypatch.setattr("footplate.cli.files.client_of", lambda options: client)
+    folder = tmp_path / "out"
+
+    assert main(["download", str(JOB["id"]), "nothing", "-o", str(folder)]) == 3
+    assert not folder.exists()
+    assert main(["download", str(JOB["id"]), "-o", str(folder)]) == 130
+    assert main(["download", "job_" + "1" * 32, "-o", str(folder)]) == 2
+    assert f"holds the outputs of {JOB['id']}" in capsys.readouterr().err
+
 
 def test_a_job_that_is_named_twice_is_changed_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
