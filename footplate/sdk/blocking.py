@@ -24,7 +24,7 @@ from footplate.sdk.models import Checkpoint, JobInfo
 from footplate.sdk.notebook import checkpoint_table, job_table
 from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.webhooks import AsyncWebhooks
-from footplate.sdk.wire import each, now
+from footplate.sdk.wire import iterate, run
 
 A = TypeVar("A")
 B = TypeVar("B", bound="Blocking[Any]")
@@ -55,7 +55,7 @@ def waits(method: Callable[..., Coroutine[Any, Any, Any]], result: Callable[[Any
     """Returns a blocking method for a coroutine method. `result` converts the coroutine's result."""
 
     def blocking(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        value = now(method(self._twin, *args, **kwargs))
+        value = run(method(self._twin, *args, **kwargs))
         return value if result is None else result(value)
 
     return _described(blocking, method)
@@ -65,7 +65,7 @@ def yields(method: Callable[Concatenate[A, P], AsyncGenerator[R, None]]) -> Call
     """Returns a blocking method for an asynchronous generator method."""
 
     def blocking(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        return each(method(self._twin, *args, **kwargs))
+        return iterate(method(self._twin, *args, **kwargs))
 
     return _described(blocking, method)
 
@@ -74,7 +74,7 @@ def itself(method: Callable[Concatenate[A, P], Coroutine[Any, Any, A]]) -> Calla
     """Returns a blocking method for a coroutine method that returns `self`. The blocking one returns its own `self`."""
 
     def blocking(self: B, /, *args: P.args, **kwargs: P.kwargs) -> B:
-        now(method(self._twin, *args, **kwargs))
+        run(method(self._twin, *args, **kwargs))
         return self
 
     return _described(blocking, method)
@@ -180,7 +180,7 @@ class Jobs(Blocking[AsyncJobs]):
 
     def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Listing[Job]:
         """Returns jobs, newest first, at most `limit`. Pages are requested as they are needed."""
-        return Listing(map(Job, each(self._twin.pages(limit, filters))), job_table)
+        return Listing(map(Job, iterate(self._twin.pages(limit, filters))), job_table)
 
 
 class Files(Blocking[AsyncFiles]):

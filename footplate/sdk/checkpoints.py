@@ -11,7 +11,7 @@ from urllib.parse import quote
 from pydantic import PrivateAttr
 
 from footplate.errors import NotFound
-from footplate.sdk.files import Remote, fetch
+from footplate.sdk.files import RemoteFile, fetch
 from footplate.sdk.lists import Table
 from footplate.sdk.models import Checkpoint, CheckpointFile
 from footplate.sdk.notebook import checkpoint_table
@@ -71,11 +71,11 @@ class AsyncCheckpoint(Checkpoint):
 
         An interrupted download continues where it stopped, also in a later call.
         """
-        remote = [
-            Remote(f"{self._path}/files/{quote(file.path)}", file.path, file.bytes, file.sha256)
+        remote_files = [
+            RemoteFile(f"{self._path}/files/{quote(file.path)}", file.path, file.bytes, file.sha256)
             for file in await self.contents()
         ]
-        return [await fetch(self._wire, file, Path(folder)) for file in remote]
+        return [await fetch(self._wire, file, Path(folder)) for file in remote_files]
 
     async def pin(self) -> Self:
         """Keeps the checkpoint, even if the job's limits would delete it."""

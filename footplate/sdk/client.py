@@ -81,9 +81,9 @@ class Operations:
         last_step: int | None = None,
     ) -> Any:
         """Draws curves of several jobs together with matplotlib, and returns the axes. Jobs may be ids or names."""
-        chosen = [await self.jobs.get(job) if isinstance(job, str) else job for job in jobs]
-        curves = await self.jobs.series(chosen, *names, x=x, first_step=first_step, last_step=last_step)
-        return plot(curves, {job.id: job.name or job.id for job in chosen}, x, axes)
+        chosen_jobs = [await self.jobs.get(job) if isinstance(job, str) else job for job in jobs]
+        curves = await self.jobs.series(chosen_jobs, *names, x=x, first_step=first_step, last_step=last_step)
+        return plot(curves, {job.id: job.name or job.id for job in chosen_jobs}, x, axes)
 
     async def nodes(self) -> list[Node]:
         return await all_resources(Node, self._wire, "/nodes")
@@ -108,7 +108,7 @@ class Operations:
 
     async def health(self) -> Health:
         """Returns the service's health, which an answer with the status 503 also contains."""
-        request = ApiRequest("GET", "/readyz").on(self._wire)
+        request = ApiRequest("GET", "/readyz").http_request(self._wire)
         try:
             answer = await self._wire.send(request)
         except httpx2.TransportError as error:

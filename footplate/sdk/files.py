@@ -13,7 +13,7 @@ import httpx2
 
 from footplate.errors import DownloadFailed, NotFound
 from footplate.sdk.models import Output
-from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, all_resources, pause, refusal, unreachable
+from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, all_resources, pause_seconds, refusal, unreachable
 from footplate.sdk.wire import OpenAnswer, Wire
 
 READ_SECONDS = 60.0
@@ -35,17 +35,19 @@ class AsyncOutputs:
         connection, the download continues where it stopped.
         """
         outputs = await self.list()
-        chosen = [output for output in outputs if only is None or output.path in only]
-        if missing := set(only or ()) - {output.path for output in chosen}:
+        chosen_outputs = [output for output in outputs if only is None or output.path in only]
+        if missing_paths := set(only or ()) - {output.path for output in chosen_outputs}:
             names = ", ".join(output.path for output in outputs) or "nothing"
-            detail = f"the job has no output {sorted(missing)[0]!r}; it has: {names}"
+            detail = f"the job has no output {sorted(missing_paths)[0]!r}; it has: {names}"
             raise NotFound(404, {"code": "not_found", "detail": detail})
-        remote = [Remote(f"{self._path}/{quote(output.path)}", output.path, output.bytes) for output in chosen]
-        return [await fetch(self._wire, file, Path(folder)) for file in remote]
+        remote_files = [
+            RemoteFile(f"{self._path}/{quote(output.path)}", output.path, output.bytes) for output in chosen_outputs
+        ]
+        return [await fetch(self._wire, file, Path(folder)) for file in remote_files]
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file that can be downloaded, with the size and the sha256 that the service announced."""
 
     address: str
@@ -58,17 +60,17 @@ class Remote:
         return target.with_name(f".{target.name}.{self.sha256[:16] if self.sha256 else os.getpid()}.part")
 
 
-async def fetch(wire: Wire, remote: Remote, folder: Path) -> Path:
+async def fetch(wire: Wire, remote: RemoteFile, folder: Path) -> Path:
     """Downloads a file below the folder. A file with the same content is not downloaded again."""
-    target = below(folder, remote.path)
+    target = path_below(folder, remote.path)
     if remote.sha256 and target.is_file() and await sha256_of(wire, target) == remote.sha256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = remote.temporary(target)
     temporary.touch()
     try:
-        await _fetch(wire, remote, temporary)
-        await _compare(wire, remote, temporary)
+        await _receive(wire, remote, temporary)
+        await _verify(wire, remote, temporary)
         os.replace(temporary, target)
     except BaseException as error:
         if remote.sha256 is None or isinstance(error, DownloadFailed):
@@ -77,10 +79,10 @@ async def fetch(wire: Wire, remote: Remote, folder: Path) -> Path:
     return target
 
 
-async def _compare(wire: Wire, remote: Remote, temporary: Path) -> None:
-    if (have := temporary.stat().st_size) != remote.bytes:
+async def _verify(wire: Wire, remote: RemoteFile, temporary: Path) -> None:
+    if (received_bytes := temporary.stat().st_size) != remote.bytes:
         raise DownloadFailed(
-            f"{remote.path} has {have} bytes, but the service announced {remote.bytes} bytes",
+            f"{remote.path} has {received_bytes} bytes, but the service announced {remote.bytes} bytes",
             hint="the file was changed during the download; download it again",
         )
     if remote.sha256 and await sha256_of(wire, temporary) != remote.sha256:
@@ -100,31 +102,33 @@ async def sha256_of(wire: Wire, path: Path) -> str:
     return digest.hexdigest()
 
 
-async def _fetch(wire: Wire, remote: Remote, temporary: Path) -> None:
-    version, tried = f'"{remote.sha256}"' if remote.sha256 else "", 0
+async def _receive(wire: Wire, remote: RemoteFile, temporary: Path) -> None:
+    version, try_number = f'"{remote.sha256}"' if remote.sha256 else "", 0
     while True:
-        have = temporary.stat().st_size if version else 0
-        if have > remote.bytes:
-            have = 0  # Two downloads at once have written to this file. The next answer replaces its content.
-        if version and have == remote.bytes:
+        received_bytes = temporary.stat().st_size if version else 0
+        if received_bytes > remote.bytes:
+            received_bytes = 0  # Two downloads at once have written to this file. The next answer replaces its content.
+        if version and received_bytes == remote.bytes:
             break  # complete: the connection broke after the last byte
-        headers = {"Range": f"bytes={have}-", "If-Range": version} if have else {}
         # A range of a compressed answer would not be a range of the file.
-        request = ApiRequest("GET", remote.address, headers={**headers, "Accept-Encoding": "identity"}).on(wire)
+        headers = {"Accept-Encoding": "identity"}
+        if received_bytes:
+            headers |= {"Range": f"bytes={received_bytes}-", "If-Range": version}
+        request = ApiRequest("GET", remote.address, headers=headers).http_request(wire)
         try:
             async with wire.open(request) as answer:
-                await _check(answer)
+                await _raise_for_status(answer)
                 version = answer.response.headers.get("etag", "")
-                await _append(answer, temporary, lambda have: _report(wire, remote, have))
+                await _append(answer, temporary, lambda received_bytes: _report(wire, remote, received_bytes))
             break
         except httpx2.TransportError as error:
-            tried = tried + 1 if temporary.stat().st_size == have else 1
-            if tried >= wire.tries:
+            try_number = try_number + 1 if temporary.stat().st_size == received_bytes else 1
+            if try_number >= wire.tries:
                 raise unreachable(request.url, error) from error
-            await wire.sleep(pause(tried))
+            await wire.sleep(pause_seconds(try_number))
 
 
-async def _check(answer: OpenAnswer) -> None:
+async def _raise_for_status(answer: OpenAnswer) -> None:
     response = answer.response
     if response.status_code in (200, 206):
         return
@@ -133,9 +137,9 @@ async def _check(answer: OpenAnswer) -> None:
     raise refusal(httpx2.Response(response.status_code, content=await answer.rest(), request=response.request))
 
 
-def _report(wire: Wire, remote: Remote, have: int) -> None:
+def _report(wire: Wire, remote: RemoteFile, received_bytes: int) -> None:
     if wire.on_bytes is not None:
-        wire.on_bytes(remote.path, have, remote.bytes)
+        wire.on_bytes(remote.path, received_bytes, remote.bytes)
 
 
 async def _append(answer: OpenAnswer, temporary: Path, report: Callable[[int], None]) -> None:
@@ -147,9 +151,9 @@ async def _append(answer: OpenAnswer, temporary: Path, report: Callable[[int], N
             report(file.tell())
 
 
-def below(folder: Path, path: str) -> Path:
+def path_below(folder: Path, path: str) -> Path:
     """Returns a file's path below the folder. Raises DownloadFailed if the path leads out of the folder."""
-    pure = PurePosixPath(path)
-    if pure.is_absolute() or ".." in pure.parts or not pure.parts or "\0" in path:
+    relative_path = PurePosixPath(path)
+    if relative_path.is_absolute() or ".." in relative_path.parts or not relative_path.parts or "\0" in path:
         raise DownloadFailed(f"the service sent the file path {path!r}, which leads out of the download's folder")
-    return folder.joinpath(*pure.parts)
+    return folder.joinpath(*relative_path.parts)

@@ -30,12 +30,12 @@ async def find(wire: Wire, word: str) -> JobInfo:
         for job in await _newest(wire, 1):
             return job
         raise _not_found("there is no job yet", "footplate submit creates one")
-    jobs = (await _newest(wire, 4, name=word) if 0 < len(word) <= LONGEST else []) or await _by_piece(wire, word)
+    jobs = (await _newest(wire, 4, name=word) if 0 < len(word) <= LONGEST else []) or await _matches_by_id(wire, word)
     if len(jobs) == 1:
         return jobs[0]
-    some = ", ".join(f"{job.id[-8:]} ({job.state}, submitted {job.created_at})" for job in jobs[:3])
-    some += ", …" if len(jobs) > 3 else ""
-    detail = f"{word!r} could be {'several' if len(jobs) > 3 else len(jobs)} jobs: {some}"
+    listed_jobs = ", ".join(f"{job.id[-8:]} ({job.state}, submitted {job.created_at})" for job in jobs[:3])
+    listed_jobs += ", …" if len(jobs) > 3 else ""
+    detail = f"{word!r} could be {'several' if len(jobs) > 3 else len(jobs)} jobs: {listed_jobs}"
     hint = f"use these characters of its id, or {NEWEST} for the newest of all jobs"
     raise InvalidRequest(422, {"code": "ambiguous", "detail": detail, "hint": hint})
 
@@ -50,14 +50,14 @@ async def _newest(wire: Wire, limit: int, **filters: Any) -> list[JobInfo]:
     return jobs
 
 
-async def _by_piece(wire: Wire, word: str) -> Sequence[JobInfo]:
+async def _matches_by_id(wire: Wire, word: str) -> Sequence[JobInfo]:
     newest = await _newest(wire, SEARCHED)
-    piece = word.removeprefix("job_")
-    matches = [job for job in newest if job.id.startswith(f"job_{piece}") or job.id.endswith(piece)]
-    if matches and len(piece) >= SHORTEST:
+    id_part = word.removeprefix("job_")
+    matches = [job for job in newest if job.id.startswith(f"job_{id_part}") or job.id.endswith(id_part)]
+    if matches and len(id_part) >= SHORTEST:
         return matches
-    if near := did_you_mean(word, {job.name for job in newest if job.name}):
-        hint = near
+    if suggestion := did_you_mean(word, {job.name for job in newest if job.name}):
+        hint = suggestion
     elif newest:
         hint = f"`footplate ls` lists the newest jobs; {len(newest)} were searched"
     else:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from footplate.contract.events import Event, Kind
 from footplate.errors import FootplateError, WaitTimeout, of_answer
-from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, pause, refusal, unreachable
+from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, pause_seconds, refusal, unreachable
 from footplate.sdk.wire import OpenAnswer, Wire
 
 log = logging.getLogger("footplate.client")
@@ -49,7 +49,7 @@ class EventPosition:
     after: int = 0
     kinds: Collection[str] | None = None
     deadline: float | None = None
-    who: str = "the job"
+    subject: str = "the job"
     patience: float = 600.0
     """The number of seconds without a connection after which the reader gives up."""
     end: str | None = None
@@ -63,7 +63,9 @@ class EventPosition:
 
     def check_deadline(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise WaitTimeout(f"{self.who} has not ended in time", hint="the job continues; wait again, or cancel it")
+            raise WaitTimeout(
+                f"{self.subject} has not ended in time", hint="the job continues; wait again, or cancel it"
+            )
 
     @property
     def params(self) -> dict[str, Any]:
@@ -95,6 +97,10 @@ def read_event(row: dict[str, Any]) -> Event | None:
         ) from error
 
 
+def comma_separated(names: str | Collection[str] | None) -> str | None:
+    return names if names is None or isinstance(names, str) else ",".join(names)
+
+
 class AnyEventPosition(Protocol):
     """The common interface of EventPosition (of one job) and EventPositions (of many)."""
 
@@ -123,13 +129,13 @@ async def follow(
     """
     reconnect = ReconnectPolicy(wire.tries, position.patience, was_connected=was_connected)
     while position.end is None:
-        request = _opening(wire, path, position)
+        request = _stream_request(wire, path, position)
         try:
             async with wire.open(request) as answer:
-                source = await _frame_reader(answer, position)
+                reader = await _frame_reader(answer, position)
                 while position.end is None:
                     position.check_deadline()  # a read of server-sent events does not end at the deadline
-                    for frame in await source.frames(position.seconds_to_read):
+                    for frame in await reader.frames(position.seconds_to_read):
                         reconnect.connected()
                         for event in position.take(frame):
                             yield event
@@ -149,28 +155,28 @@ class ReconnectPolicy:
 
     tries: int
     max_seconds_offline: float
-    tried: int = 0
+    tries_done: int = 0
     lost_at: float | None = None
     was_connected: bool = False
 
     def connected(self) -> None:
         if self.lost_at is not None and self.was_connected:
             log.warning("connected again")
-        self.was_connected, self.lost_at, self.tried = True, None, 0
+        self.was_connected, self.lost_at, self.tries_done = True, None, 0
 
     def disconnected(self, url: httpx2.URL, error: Exception) -> float:
         """Returns the seconds to wait before the next try. Raises Unreachable if no try is left."""
         now = time.monotonic()
-        self.tried += 1
-        if self.tried == 1 and isinstance(error, Interrupted) and error.code in SLOW_READERS:
+        self.tries_done += 1
+        if self.tries_done == 1 and isinstance(error, Interrupted) and error.code in SLOW_READERS:
             return 0.0
         if self.lost_at is None:
             self.lost_at = now
             if self.was_connected:
                 log.warning("connection lost (%s); trying again", error)
-        if now - self.lost_at > self.max_seconds_offline if self.was_connected else self.tried >= self.tries:
+        if now - self.lost_at > self.max_seconds_offline if self.was_connected else self.tries_done >= self.tries:
             raise getattr(error, "refusal", None) or unreachable(url, error) from error
-        return min(pause(self.tried), LONGEST_PAUSE_SECONDS)
+        return min(pause_seconds(self.tries_done), LONGEST_PAUSE_SECONDS)
 
 
 # The two kinds of stream ---------------------------------------------------------------------------------------------
@@ -187,9 +193,9 @@ class Interrupted(Exception):
 
 
 class FrameReader(Protocol):
-    """The common interface of Websocket and Messages, which read the frames of a stream."""
+    """The common interface of Websocket and ServerSentEvents, which read the frames of a stream."""
 
-    async def frames(self, within: float) -> Sequence[dict[str, Any]]:
+    async def frames(self, timeout_seconds: float) -> Sequence[dict[str, Any]]:
         """Returns the frames that arrive next, possibly none if none is complete yet.
 
         Raises Interrupted or ApiError at the end, and httpx2.TransportError if nothing arrives within `within` seconds.
@@ -213,22 +219,22 @@ class Websocket:
         self._protocol = ClientProtocol(parse_uri("ws://after.its.handshake"), state=OPEN, max_size=None)
         self._end: Exception | None = None
 
-    async def frames(self, within: float) -> Sequence[dict[str, Any]]:
+    async def frames(self, timeout_seconds: float) -> Sequence[dict[str, Any]]:
         if self._end is None:
-            await self._receive(within)
+            await self._receive(timeout_seconds)
         frames = [json.loads(text) for text in self._messages()]
         if self._end is not None and not frames:
             raise self._end
         return frames
 
-    async def _receive(self, within: float) -> None:
+    async def _receive(self, timeout_seconds: float) -> None:
         protocol = self._protocol
-        if data := await self._answer.read(within):
+        if data := await self._answer.read(timeout_seconds):
             protocol.receive_data(data)
         else:
             protocol.receive_eof()
         if closed := protocol.close_rcvd:
-            self._end = _closed(closed.code, closed.reason)
+            self._end = _close_error(closed.code, closed.reason)
         elif protocol.parser_exc is not None:
             self._end = Interrupted(1006, str(protocol.parser_exc) or "the stream ended early")
         # Pongs are sent before the frames are returned. A slow reader of frames would let the service wait too long.
@@ -248,24 +254,24 @@ class Websocket:
                     self._text = b""
 
 
-def _closed(code: int, reason: str) -> Exception:
+def _close_error(code: int, reason: str) -> Exception:
     if code in REFUSED:
         status, name = REFUSED[code]
         return of_answer(status, {"code": name, "detail": reason})
-    too_many = of_answer(429, {"code": "too_many_requests", "detail": reason}) if code == TOO_MANY else None
-    return Interrupted(code, reason, too_many)
+    refusal = of_answer(429, {"code": "too_many_requests", "detail": reason}) if code == TOO_MANY else None
+    return Interrupted(code, reason, refusal)
 
 
-class Messages:
+class ServerSentEvents:
     """Reads frames from an answer with server-sent events."""
 
     def __init__(self, answer: OpenAnswer) -> None:
-        self._answer, self._rest = answer, b""
+        self._answer, self._incomplete = answer, b""
 
-    async def frames(self, within: float) -> Sequence[dict[str, Any]]:
-        if not (data := await self._answer.read(within)):
+    async def frames(self, timeout_seconds: float) -> Sequence[dict[str, Any]]:
+        if not (data := await self._answer.read(timeout_seconds)):
             raise Interrupted(1006, "the stream ended early")
-        *messages, self._rest = (self._rest + data).split(b"\n\n")
+        *messages, self._incomplete = (self._incomplete + data).split(b"\n\n")
         values = [
             json.loads(line[6:])
             for message in messages
@@ -282,14 +288,14 @@ async def _frame_reader(answer: OpenAnswer, position: AnyEventPosition) -> Frame
     if response.status_code == 204:
         position.end = "ended"  # 204: there are no more events
     if response.status_code == 204 or "event-stream" in response.headers.get("content-type", ""):
-        return Messages(answer)
-    complete = httpx2.Response(response.status_code, content=await answer.rest(), request=response.request)
+        return ServerSentEvents(answer)
+    complete_answer = httpx2.Response(response.status_code, content=await answer.rest(), request=response.request)
     if response.status_code in RETRIED_STATUSES:
-        raise Interrupted(1013, f"the service answers {response.status_code}", refusal(complete))
-    raise refusal(complete)
+        raise Interrupted(1013, f"the service answers {response.status_code}", refusal(complete_answer))
+    raise refusal(complete_answer)
 
 
-def _opening(wire: Wire, path: str, position: AnyEventPosition) -> httpx2.Request:
+def _stream_request(wire: Wire, path: str, position: AnyEventPosition) -> httpx2.Request:
     from websockets.utils import generate_key
 
     headers = {
@@ -300,4 +306,4 @@ def _opening(wire: Wire, path: str, position: AnyEventPosition) -> httpx2.Reques
     }
     position.check_deadline()
     timeout = httpx2.Timeout(10.0, read=position.seconds_to_read)
-    return ApiRequest("GET", path, params=position.params, headers=headers).on(wire, timeout=timeout)
+    return ApiRequest("GET", path, params=position.params, headers=headers).http_request(wire, timeout=timeout)

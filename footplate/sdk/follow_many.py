@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from footplate.contract.events import Event
-from footplate.sdk.follow import SILENCE_SECONDS, read_event
+from footplate.sdk.follow import SILENCE_SECONDS, comma_separated, read_event
 
 MOST_NAMED = 150
 """The number of jobs whose positions fit into an address. If there are more, those with the most events are named.
@@ -33,7 +33,7 @@ class EventPositions:
     patience: float = 600.0
     since: str | None = None
     end: str | None = None
-    over: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -48,8 +48,8 @@ class EventPositions:
     ) -> EventPositions:
         values = {
             "tag": tag,
-            "state": _text(state),
-            "kinds": _text(kinds),
+            "state": comma_separated(state),
+            "kinds": comma_separated(kinds),
             "max_hz": None if max_hz is None else str(max_hz),
         }
         cursors = {job if isinstance(job, str) else job.id: 0 for job in jobs or ()}
@@ -65,8 +65,8 @@ class EventPositions:
 
     @property
     def params(self) -> dict[str, Any]:
-        longest = sorted(self.cursors.items(), key=lambda item: -item[1])[:MOST_NAMED]
-        jobs = ",".join(f"{job}:{no}" if no else job for job, no in longest)
+        positions = sorted(self.cursors.items(), key=lambda item: -item[1])[:MOST_NAMED]
+        jobs = ",".join(f"{job}:{no}" if no else job for job, no in positions)
         since = {"since": self.since} if self.since else {}
         return {**({"jobs": jobs} if jobs else {}), **self.filters, **since}
 
@@ -75,33 +75,29 @@ class EventPositions:
         self.since = frame.get("since", self.since)
         if (job := frame.get("job")) is None:
             return
-        last = self.cursors.get(job, self.over.get(job, 0))
+        last = self.cursors.get(job, self.ended.get(job, 0))
         for row in frame.get("events", ()):
             if row["no"] <= last:
                 continue
-            last = self._reached(job, row["no"])
+            last = self._advance(job, row["no"])
             if event := read_event(row):
                 yield event
         last = max(last, frame.get("caught_up", 0), frame.get("last", 0))
         if "end" in frame:
-            self._ended(job, last)
-        elif last > self.over.get(job, 0):
-            self._reached(job, last)
+            self._finish(job, last)
+        elif last > self.ended.get(job, 0):
+            self._advance(job, last)
 
-    def _reached(self, job: str, no: int) -> int:
+    def _advance(self, job: str, no: int) -> int:
         """Stores the position after a new event. The job counts as running again, because it may have been resumed."""
-        self.over.pop(job, None)
+        self.ended.pop(job, None)
         self.cursors[job] = no
         return no
 
-    def _ended(self, job: str, last: int) -> None:
+    def _finish(self, job: str, last: int) -> None:
         self.cursors.pop(job, None)
-        self.over[job] = last
-        if len(self.over) > MOST_REMEMBERED:
-            del self.over[next(iter(self.over))]
+        self.ended[job] = last
+        if len(self.ended) > MOST_REMEMBERED:
+            del self.ended[next(iter(self.ended))]
         if not (self.follows_more or self.cursors):
             self.end = "all"
-
-
-def _text(names: str | Collection[str] | None) -> str | None:
-    return names if names is None or isinstance(names, str) else ",".join(names)

@@ -16,9 +16,9 @@ from footplate.errors import InvalidRequest, JobCancelled, JobFailed
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.finding import find
-from footplate.sdk.follow import EventPosition, follow, read_event
+from footplate.sdk.follow import EventPosition, comma_separated, follow, read_event
 from footplate.sdk.lists import AsyncListing
-from footplate.sdk.metrics import AsyncMetrics, lines, pages, series_of
+from footplate.sdk.metrics import AsyncMetrics, printed_lines, rows_after, series_of
 from footplate.sdk.models import (
     FAILED,
     SUCCEEDED,
@@ -128,8 +128,8 @@ class JobView:
         return job_card(self)
 
     def __repr__(self) -> str:
-        at = f" step {self.progress.step}/{self.progress.max_steps}" if self.progress else ""
-        return f"<{type(self).__name__} {self.id} {self.state}{at}>"
+        step_text = f" step {self.progress.step}/{self.progress.max_steps}" if self.progress else ""
+        return f"<{type(self).__name__} {self.id} {self.state}{step_text}>"
 
 
 class AsyncJobs:
@@ -143,7 +143,7 @@ class AsyncJobs:
         service recognise the same job.
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        request = ApiRequest.with_json("POST", "/jobs", as_json(spec, fields), headers=headers, is_repeatable=True)
+        request = ApiRequest.with_json("POST", "/jobs", spec_fields(spec, fields), headers=headers, is_repeatable=True)
         return self._job(await send_for(JobInfo, self._wire, request))
 
     async def get(self, job: str) -> AsyncJob:
@@ -155,7 +155,7 @@ class AsyncJobs:
 
     async def validate(self, /, spec: Spec = None, **fields: Any) -> Validation:
         """Checks a spec without creating a job. Returns the effective spec and where the job would run."""
-        request = ApiRequest.with_json("POST", "/jobs/validate", as_json(spec, fields), is_repeatable=True)
+        request = ApiRequest.with_json("POST", "/jobs/validate", spec_fields(spec, fields), is_repeatable=True)
         return await send_for(Validation, self._wire, request)
 
     def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> AsyncListing[AsyncJob]:
@@ -167,12 +167,12 @@ class AsyncJobs:
         params: dict[str, Any] = dict(filters)
         if not isinstance(state := params.get("state"), str | None):
             params["state"] = ",".join(state)
-        remaining = math.inf if limit is None else limit
-        if remaining <= 0:
+        remaining_count = math.inf if limit is None else limit
+        if remaining_count <= 0:
             return
-        async for info in resources(JobInfo, self._wire, "/jobs", **params, limit=int(min(remaining, PAGE))):
+        async for info in resources(JobInfo, self._wire, "/jobs", **params, limit=int(min(remaining_count, PAGE))):
             yield self._job(info)
-            if (remaining := remaining - 1) == 0:
+            if (remaining_count := remaining_count - 1) == 0:
                 return
 
     async def series(
@@ -238,17 +238,17 @@ class AsyncJob(JobView):
 
     async def cancel(self, mode: str = "checkpoint") -> Self:
         """Stops the job: "checkpoint" saves first, "graceful" stops at the next step, "kill" stops at once."""
-        return await self._do("cancel", {"mode": mode})
+        return await self._act("cancel", {"mode": mode})
 
     async def pause(self) -> Self:
-        return await self._do("pause", {})
+        return await self._act("pause", {})
 
     async def resume(self, **changes: Unpack[ResumeChanges]) -> Self:
         """Queues the job again, to continue from its newest checkpoint or, with `checkpoint`, from an older one.
 
         The checkpoint is "latest", "best" or an id. If it is not the newest, the newer checkpoints are deleted.
         """
-        return await self._do("resume", changes)
+        return await self._act("resume", changes)
 
     async def do(self, *, save: bool = False, evaluate: bool = False, set: Mapping[str, Any] | None = None) -> Self:
         """Requests a checkpoint, an evaluation or new arguments from the running loop, after the current step.
@@ -256,9 +256,9 @@ class AsyncJob(JobView):
         The arguments that can be set are learning_rate, max_steps, logging_steps, eval_steps and save_steps. Later
         attempts keep the new values. Events of kind `do` have the result.
         """
-        wish: dict[str, Any] = {"save": save, "evaluate": evaluate, "set": dict(set or {})}
+        commands: dict[str, Any] = {"save": save, "evaluate": evaluate, "set": dict(set or {})}
         headers = {"Idempotency-Key": uuid.uuid4().hex}
-        request = ApiRequest.with_json("POST", f"{self._path}/do", wish, headers=headers, is_repeatable=True)
+        request = ApiRequest.with_json("POST", f"{self._path}/do", commands, headers=headers, is_repeatable=True)
         self.info = await send_for(JobInfo, self._wire, request)
         return self
 
@@ -340,7 +340,7 @@ class AsyncJob(JobView):
 
         Each event comes once and in order, even if connections break.
         """
-        return self._follow(self._position(after, kinds)) if follow else self._history(after, kinds_text(kinds))
+        return self._follow(self._position(after, kinds)) if follow else self._history(after, comma_separated(kinds))
 
     async def wait(self, timeout: float | None = None) -> Self:
         """Waits until the job has succeeded, failed or been cancelled. A paused job has not ended.
@@ -372,8 +372,8 @@ class AsyncJob(JobView):
 
         With `follow`, also yields new lines until the job has ended.
         """
-        live = (lambda last: self.events(after=last, kinds="line")) if follow else None
-        return lines(self._wire, self._path, live, after, stream=stream, rank=rank, grep=grep)
+        follow_lines = (lambda last: self.events(after=last, kinds="line")) if follow else None
+        return printed_lines(self._wire, self._path, follow_lines, after, stream=stream, rank=rank, grep=grep)
 
     async def watch(self) -> Self:
         """Shows the job until it has ended: a live cell in a notebook, and lines elsewhere."""
@@ -407,17 +407,19 @@ class AsyncJob(JobView):
         return follow(self._wire, f"{self._path}/stream", position, was_connected=was_connected)
 
     async def _history(self, after: int, kinds: str | None) -> AsyncGenerator[Event, None]:
-        async for row in pages(self._wire, f"{self._path}/events", after, kinds=kinds):
+        async for row in rows_after(self._wire, f"{self._path}/events", after, kinds=kinds):
             if event := read_event(row):
                 yield event
 
     def _position(self, after: int, kinds: str | Collection[str] | None) -> EventPosition:
-        text = kinds_text(kinds)
-        return EventPosition(after, None if text is None else text.split(","), who=self.id, patience=self._patience)
+        names = comma_separated(kinds)
+        return EventPosition(
+            after, None if names is None else names.split(","), subject=self.id, patience=self._patience
+        )
 
-    async def _do(self, verb: str, body: Mapping[str, Any]) -> Self:
+    async def _act(self, action: str, body: Mapping[str, Any]) -> Self:
         """Sends an action, with retries, because repeating an action changes nothing."""
-        request = ApiRequest.with_json("POST", f"{self._path}/{verb}", body, is_repeatable=True)
+        request = ApiRequest.with_json("POST", f"{self._path}/{action}", body, is_repeatable=True)
         self.info = await send_for(JobInfo, self._wire, request)
         return self
 
@@ -426,15 +428,15 @@ ANSWER_SECONDS = 600.0
 """The time in seconds that a prediction may take after the model was loaded."""
 
 
-def as_json(spec: Spec, fields: Mapping[str, Any]) -> dict[str, Any]:
+def spec_fields(spec: Spec, fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(spec, str | os.PathLike):
-        spec = _read(Path(spec))
+        spec = _fields_in_file(Path(spec))
     if spec is None or isinstance(spec, Mapping):
         return {**(spec or {}), **fields}
     return {**spec.as_json(), **fields}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _fields_in_file(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -445,7 +447,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InvalidRequest(422, {"code": "invalid_json", "detail": f"{path} is not a JSON object"})
     return document
-
-
-def kinds_text(kinds: str | Collection[str] | None) -> str | None:
-    return kinds if kinds is None or isinstance(kinds, str) else ",".join(kinds)

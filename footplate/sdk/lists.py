@@ -44,9 +44,9 @@ class Listing(Sequence[T], Generic[T]):
 
     def _load(self, count: int | None) -> None:
         """Loads the first `count` items, or all items if `count` is None."""
-        missing = None if count is None else count - len(self._loaded)
-        if missing is None or missing > 0:
-            self._loaded.extend(islice(self._items, missing))
+        missing_count = None if count is None else count - len(self._loaded)
+        if missing_count is None or missing_count > 0:
+            self._loaded.extend(islice(self._items, missing_count))
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -87,13 +87,13 @@ class Listing(Sequence[T], Generic[T]):
         return self._loaded[self._next - 1]
 
     def __repr__(self) -> str:
-        some = self[: SHOWN + 1]
-        lines = [f"  {item!r}," for item in some[:SHOWN]] + (["  …"] if len(some) > SHOWN else [])
+        first_items = self[: SHOWN + 1]
+        lines = [f"  {item!r}," for item in first_items[:SHOWN]] + (["  …"] if len(first_items) > SHOWN else [])
         return "\n".join(["[", *lines, "]"]) if lines else "[]"
 
     def _repr_html_(self) -> str:
-        some = self[: SHOWN + 1]
-        return self._html(some[:SHOWN]) + (f"<p>… the first {SHOWN}</p>" if len(some) > SHOWN else "")
+        first_items = self[: SHOWN + 1]
+        return self._html(first_items[:SHOWN]) + (f"<p>… the first {SHOWN}</p>" if len(first_items) > SHOWN else "")
 
 
 class AsyncListing(Generic[T]):

@@ -28,7 +28,7 @@ class AsyncMetrics:
 
     async def __call__(self, *, after: int = 0) -> Rows:
         """Returns a row per log or eval: {"no", "step", "epoch", "loss", …}. `.to_pandas()` makes a data frame."""
-        return Rows([with_floats(row) async for row in pages(self._wire, self._path, after)])
+        return Rows([with_floats(row) async for row in rows_after(self._wire, self._path, after)])
 
     async def summary(self) -> dict[str, MetricSummary]:
         """Returns the last, the lowest and the highest value of each metric, with their steps."""
@@ -50,7 +50,7 @@ class AsyncMetrics:
         that a later attempt has repeated. `first_step` and `last_step` limit the curves to a range of steps, whose
         points are then closer together.
         """
-        params = _query(names, x, points, everything, first_step, last_step)
+        params = _series_params(names, x, points, everything, first_step, last_step)
         curves = await all_resources(Series, self._wire, f"{self._path}/series", **params)
         return {curve.name: curve for curve in curves}
 
@@ -66,11 +66,11 @@ async def series_of(
     last_step: int | None,
 ) -> list[Series]:
     """Returns curves of several jobs, job by job."""
-    params = _query(names, x, points, everything, first_step, last_step)
+    params = _series_params(names, x, points, everything, first_step, last_step)
     return await all_resources(Series, wire, "/metrics/series", jobs=",".join(jobs), **params)
 
 
-def _query(
+def _series_params(
     names: Collection[str], x: str, points: int, everything: bool, first_step: int | None, last_step: int | None
 ) -> dict[str, Any]:
     return {
@@ -79,32 +79,34 @@ def _query(
     }  # fmt: skip
 
 
-async def lines(wire: Wire, job: str, follow: Follow | None, after: int, **wanted: Any) -> AsyncGenerator[Line, None]:
+async def printed_lines(
+    wire: Wire, job: str, follow: Follow | None, after: int, **filters: Any
+) -> AsyncGenerator[Line, None]:
     """Yields the lines that a job has printed, and with `follow` also new lines."""
-    last = after
+    last_no = after
     while True:
-        params = {"after": last, "limit": PAGE, **wanted}
+        params = {"after": last_no, "limit": PAGE, **filters}
         page = await send_for_page(wire, ApiRequest("GET", f"{job}/logs", params=params))
         for row in page["data"]:
             yield read(Line, row)
-        last = page["last"]
+        last_no = page["last"]
         if page["next_cursor"] is None:
             break
     if follow is None:
         return
-    async for event in follow(last):
+    async for event in follow(last_no):
         line = Line.model_validate({**event.data, **event.model_dump(include={"no", "at", "attempt", "rank"})})
-        if _is_wanted(line, **wanted):
+        if _matches(line, **filters):
             yield line
 
 
-def _is_wanted(line: Line, stream: str | None, rank: int | None, grep: str | None) -> bool:
+def _matches(line: Line, stream: str | None, rank: int | None, grep: str | None) -> bool:
     return stream in (None, line.stream) and rank in (None, line.rank) and (grep is None or grep in line.text)
 
 
-def pages(wire: Wire, path: str, after: int, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
+def rows_after(wire: Wire, path: str, after: int, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
     """Yields the rows of a list whose event number `no` is greater than `after`."""
-    return paged(wire, path, by="after", after=after, limit=PAGE, **params)
+    return paged(wire, path, cursor_name="after", after=after, limit=PAGE, **params)
 
 
 def with_floats(row: dict[str, Any]) -> dict[str, Any]:

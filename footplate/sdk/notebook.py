@@ -49,8 +49,9 @@ def _text(value: object) -> str:
 
 
 def _step(job: JobView) -> str:
-    at = job.progress
-    return "" if at is None else f"{at.step} of {at.max_steps}" if at.max_steps else str(at.step)
+    if (progress := job.progress) is None:
+        return ""
+    return f"{progress.step} of {progress.max_steps}" if progress.max_steps else str(progress.step)
 
 
 def job_table(jobs: Sequence[JobView]) -> str:
@@ -73,14 +74,14 @@ def checkpoint_table(checkpoints: Sequence[Checkpoint]) -> str:
     heads = ("id", "step", "status", "MB", "best", "pinned")
     rows = [
         (
-            saved.id,
-            saved.step,
-            saved.status,
-            round(saved.bytes / 1e6, 1),
-            "yes" if saved.is_best else "",
-            saved.pinned or "",
+            checkpoint.id,
+            checkpoint.step,
+            checkpoint.status,
+            round(checkpoint.bytes / 1e6, 1),
+            "yes" if checkpoint.is_best else "",
+            checkpoint.pinned or "",
         )
-        for saved in checkpoints
+        for checkpoint in checkpoints
     ]
     return html_table(heads, rows)
 
@@ -90,7 +91,7 @@ def file_card(file: UploadedFile) -> str:
     facts: list[tuple[str, object]] = [("id", file.id), ("rows", file.rows), ("bad rows", file.bad_rows)]
     if file.report is None:
         return html_table((file.name, ""), facts)
-    facts += [(f"row {bad.number}", bad.problem) for bad in file.report.first_bad]
+    facts += [(f"row {bad_row.number}", bad_row.problem) for bad_row in file.report.first_bad]
     facts += [("note", note) for note in file.report.notes]
     return html_table((file.name, ""), facts) + html_table(COLUMN_HEADS, map(column_cells, file.report.columns))
 
@@ -109,7 +110,9 @@ class LiveCell:
         elif event.kind in ("log", "eval"):
             self._metrics |= event.data
             self._step = event.step or self._step
-            self._print(f"step {event.step}  " + "  ".join(f"{name} {_text(v)}" for name, v in event.data.items()))
+            self._print(
+                f"step {event.step}  " + "  ".join(f"{name} {_text(value)}" for name, value in event.data.items())
+            )
         elif event.kind == "state":
             self._state = str(event.data.get("state"))
             self._print(self._state)
@@ -122,9 +125,9 @@ class LiveCell:
             self._cell.update({"text/html": self._html(), "text/plain": f"{self._head} {self._state}"}, raw=True)
 
     def _html(self) -> str:
-        share = f'<progress max="{self._max_steps}" value="{self._step}"></progress>' if self._max_steps else ""
+        progress_bar = f'<progress max="{self._max_steps}" value="{self._step}"></progress>' if self._max_steps else ""
         rows = [("state", self._state), ("step", self._step), *list(self._metrics.items())[:SHOWN_METRICS]]
-        return html_table((self._head, ""), rows) + share
+        return html_table((self._head, ""), rows) + progress_bar
 
     def _print(self, line: str) -> None:
         if self._cell is None:

@@ -42,29 +42,29 @@ class ApiRequest:
     """The number of seconds to wait for the answer, or None for the client's timeout."""
 
     @classmethod
-    def with_json(cls, method: str, path: str, value: Any, **more: Any) -> ApiRequest:
-        headers = {"Content-Type": "application/json", **more.pop("headers", {})}
-        return cls(method, path, headers=headers, body=json.dumps(value).encode(), **more)
+    def with_json(cls, method: str, path: str, value: Any, **options: Any) -> ApiRequest:
+        headers = {"Content-Type": "application/json", **options.pop("headers", {})}
+        return cls(method, path, headers=headers, body=json.dumps(value).encode(), **options)
 
     @property
     def may_repeat(self) -> bool:
         return self.is_repeatable or self.method in SAFE_METHODS
 
-    def on(self, wire: Wire, **more: Any) -> httpx2.Request:
+    def http_request(self, wire: Wire, **options: Any) -> httpx2.Request:
         params = {name: value for name, value in self.params.items() if value is not None}
         headers = dict(self.headers)
         if "opentelemetry.trace" in sys.modules:
             # Adds the `traceparent` of the current span.
             import_module("opentelemetry.propagate").inject(headers)
         if self.read_seconds is not None:
-            more["timeout"] = httpx2.Timeout(CONNECT_SECONDS, read=self.read_seconds)
+            options["timeout"] = httpx2.Timeout(CONNECT_SECONDS, read=self.read_seconds)
         try:
             return wire.request(
-                self.method, self.path, params=params or None, headers=headers, content=self.body, **more
+                self.method, self.path, params=params or None, headers=headers, content=self.body, **options
             )
         except httpx2.InvalidURL as error:
-            longest = max(params, key=lambda name: len(str(params[name])), default="the path")
-            detail = f"{longest} cannot be sent in an address: {error}"
+            longest_name = max(params, key=lambda name: len(str(params[name])), default="the path")
+            detail = f"{longest_name} cannot be sent in an address: {error}"
             raise InvalidRequest(422, {"code": "invalid_query", "detail": detail, "hint": "shorten it"}) from error
 
 
@@ -73,25 +73,25 @@ async def send(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> htt
 
     With `patience`, the request is retried for at least that number of seconds.
     """
-    until = time.monotonic() + patience
-    for tried in count(1):
-        is_last = tried >= wire.tries and time.monotonic() >= until
+    retry_deadline = time.monotonic() + patience
+    for try_number in count(1):
+        is_last = try_number >= wire.tries and time.monotonic() >= retry_deadline
         try:
-            answer = await wire.send(request.on(wire))
+            answer = await wire.send(request.http_request(wire))
         except httpx2.TransportError as error:
             # A refused connection has transferred nothing, so nothing can have happened.
             may_repeat = request.may_repeat or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             if is_last or not may_repeat or isinstance(error, httpx2.UnsupportedProtocol):
-                raise unreachable(request.on(wire).url, error) from error
-            await wire.sleep(pause(tried))
+                raise unreachable(request.http_request(wire).url, error) from error
+            await wire.sleep(pause_seconds(try_number))
             continue
         if answer.is_success:
             return answer
-        if answer.status_code == 404 and request.method == "DELETE" and tried > 1:
+        if answer.status_code == 404 and request.method == "DELETE" and try_number > 1:
             return answer  # An earlier try has deleted the resource, but its answer was lost.
         if is_last or not request.may_repeat or answer.status_code not in RETRIED_STATUSES:
             raise refusal(answer)
-        await wire.sleep(pause(tried, answer.headers.get("Retry-After")))
+        await wire.sleep(pause_seconds(try_number, answer.headers.get("Retry-After")))
     raise AssertionError("the last try returns or raises")
 
 
@@ -114,7 +114,7 @@ async def send_for_page(wire: Wire, request: ApiRequest) -> dict[str, Any]:
     return page
 
 
-async def paged(wire: Wire, path: str, *, by: str = "cursor", **params: Any) -> AsyncGenerator[Any, None]:
+async def paged(wire: Wire, path: str, *, cursor_name: str = "cursor", **params: Any) -> AsyncGenerator[Any, None]:
     """Yields the rows of a list, and requests each page when the one before is used up.
 
     `by` is the query parameter that takes `next_cursor`.
@@ -125,7 +125,7 @@ async def paged(wire: Wire, path: str, *, by: str = "cursor", **params: Any) -> 
             yield row
         if (cursor := page["next_cursor"]) is None:
             return
-        params = {**params, by: cursor}
+        params = {**params, cursor_name: cursor}
 
 
 async def resources(kind: type[Resource], wire: Wire, path: str, **params: Any) -> AsyncGenerator[Resource, None]:
@@ -168,10 +168,10 @@ def path_segment(name: str, kind: str) -> str:
     return quote(name, safe="")
 
 
-def pause(tried: int, retry_after: str | None = None) -> float:
+def pause_seconds(try_number: int, retry_after: str | None = None) -> float:
     """Returns the seconds to wait after try number `tried`: doubled each time, or as Retry-After says, plus jitter."""
     requested_seconds = float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
-    seconds = max(requested_seconds, FIRST_PAUSE_SECONDS * 2.0 ** min(tried - 1, 10))
+    seconds = max(requested_seconds, FIRST_PAUSE_SECONDS * 2.0 ** min(try_number - 1, 10))
     return min(seconds, LONGEST_PAUSE_SECONDS) * (1.0 + random() / 4)
 
 
@@ -201,9 +201,9 @@ def _no_footplate(answer: httpx2.Response) -> Unreachable:
         return Unreachable(
             f"{_origin(answer.url)} redirects to {target}", hint="set FOOTPLATE_URL to the address that it names"
         )
-    kind = f"{answer.status_code}, {answer.headers.get('content-type') or 'no type'}"
+    description = f"{answer.status_code}, {answer.headers.get('content-type') or 'no type'}"
     return Unreachable(
-        f"something answers at {_origin(answer.url)} that is not a Footplate service ({kind})",
+        f"something answers at {_origin(answer.url)} that is not a Footplate service ({description})",
         hint="look at FOOTPLATE_URL; it is the address that `footplate up` prints",
     )
 

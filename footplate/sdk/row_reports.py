@@ -14,24 +14,24 @@ def column_cells(column: ColumnReport) -> tuple[str, str, str, str, str]:
     """Returns the table cells of one column. Each type after the most frequent one has the number of its first row."""
     types = [count.type for count in column.types[:1]]
     types += [f"{count.rows:,} {count.type} (first: row {count.first})" for count in column.types[1:]]
-    missing = f"{column.missing:,} (first: row {column.first_missing})" if column.missing else ""
-    longest = "" if column.longest is None else str(column.longest)
-    tokens = ""
+    missing_text = f"{column.missing:,} (first: row {column.first_missing})" if column.missing else ""
+    longest_text = "" if column.longest is None else str(column.longest)
+    tokens_text = ""
     if (lengths := column.tokens) is not None:
-        tokens = f"median {lengths.median:,}, 95 % up to {lengths.p95:,}, most {lengths.most:,}"
-    return column.name, ", ".join(types), missing, longest, tokens
+        tokens_text = f"median {lengths.median:,}, 95 % up to {lengths.p95:,}, most {lengths.most:,}"
+    return column.name, ", ".join(types), missing_text, longest_text, tokens_text
 
 
 def headline(report: RowReport) -> str:
     """Returns the number of rows and of bad rows as a sentence."""
     rows = f"{report.rows:,} {'row' if report.rows == 1 else 'rows'}"
-    bad = f"{report.bad_rows:,} bad" if report.bad_rows else "none bad"
-    return f"{rows}, {bad}" + ("" if report.is_complete else ", not all checked")
+    bad_text = f"{report.bad_rows:,} bad" if report.bad_rows else "none bad"
+    return f"{rows}, {bad_text}" + ("" if report.is_complete else ", not all checked")
 
 
 def problems(report: RowReport) -> list[str]:
     """Returns a line for each of the first bad rows, and notes about checks that were left out."""
-    bad = [f"row {row.number}: {row.problem}" for row in report.first_bad]
-    if more := report.bad_rows - len(report.first_bad):
-        bad.append(f"{more:,} more bad rows")
-    return [*bad, *report.notes]
+    problem_lines = [f"row {row.number}: {row.problem}" for row in report.first_bad]
+    if further_count := report.bad_rows - len(report.first_bad):
+        problem_lines.append(f"{further_count:,} more bad rows")
+    return [*problem_lines, *report.notes]

@@ -61,7 +61,9 @@ def _warn_of_another_user(url: str) -> None:
     with suppress(OSError, ValueError, LookupError):
         sockets = [line.split() for line in SOCKETS.read_text().splitlines()[1:]]
         port = f"{urlsplit(url).port:04X}"
-        owners = {int(of[7]) for of in sockets if of[3] == LISTENING and of[1].rpartition(":")[2] == port}
+        owners = {
+            int(fields[7]) for fields in sockets if fields[3] == LISTENING and fields[1].rpartition(":")[2] == port
+        }
         if owners and owners.isdisjoint({ROOT, os.getuid()}):
             log.warning(
                 "no `footplate up` runs in this folder, so %s is used, which belongs to another user (uid %s). "
@@ -74,14 +76,16 @@ def _warn_of_another_user(url: str) -> None:
 def http_arguments(url: str | None, api_key: str | None, timeout: float, project: str | None = None) -> dict[str, Any]:
     """Returns the arguments of an httpx2 client: URL, key, project, timeout and the use of proxies."""
     settings = ClientSettings.from_environment()
-    of_up = None if url or "url" in settings.model_fields_set else url_of_up()
-    base = (url or of_up or settings.url).rstrip("/")
-    if not (url or of_up or "url" in settings.model_fields_set):
-        _warn_of_another_user(base)
-    if "://" not in base:
-        base = f"http://{base}"
-    if not _is_http_url(base):
-        raise SettingsError(f"{base!r} is not the address of a service", hint="use one such as http://127.0.0.1:8080")
+    url_of_launcher = None if url or "url" in settings.model_fields_set else url_of_up()
+    base_url = (url or url_of_launcher or settings.url).rstrip("/")
+    if not (url or url_of_launcher or "url" in settings.model_fields_set):
+        _warn_of_another_user(base_url)
+    if "://" not in base_url:
+        base_url = f"http://{base_url}"
+    if not _is_http_url(base_url):
+        raise SettingsError(
+            f"{base_url!r} is not the address of a service", hint="use one such as http://127.0.0.1:8080"
+        )
     key = api_key or (settings.api_key.get_secret_value() if settings.api_key else None)
     if key and not (key.isascii() and key.isprintable()):
         raise SettingsError(
@@ -89,13 +93,13 @@ def http_arguments(url: str | None, api_key: str | None, timeout: float, project
             hint="set FOOTPLATE_API_KEY to the whole key that `footplate keys create` printed",
         )
     return {
-        "base_url": base,
+        "base_url": base_url,
         "headers": {"Authorization": f"Bearer {key}"} if key else {},
         # httpx2 adds these parameters to every request that does not name a project itself.
         "params": {} if project is None else {"project": project},
         "timeout": httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
         # Requests to this machine itself do not use the proxies that the environment sets.
-        "trust_env": urlsplit(base).hostname not in LOOPBACK,
+        "trust_env": urlsplit(base_url).hostname not in LOOPBACK,
     }
 
 
@@ -110,10 +114,10 @@ def _is_http_url(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
-def open_http_client(kind: Callable[..., T], arguments: dict[str, Any], transport: object) -> T:
+def open_http_client(client_class: Callable[..., T], arguments: dict[str, Any], transport: object) -> T:
     """Returns an httpx2 client. Raises SettingsError if the environment names a proxy that cannot be used."""
     try:
-        return kind(**arguments, transport=transport)
+        return client_class(**arguments, transport=transport)
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
         # Of a URL that cannot be parsed, httpx2's error may quote a part of the password as the port.
         is_parsed = not isinstance(error, httpx2.InvalidURL)

@@ -28,14 +28,14 @@ async def generated(
     )  # fmt: skip
     body = {"model": model, **fields, **parameters, "stream": True}
     api_request = ApiRequest.with_json("POST", path, body, read_seconds=READ_SECONDS)
-    request = api_request.on(wire)
+    request = api_request.http_request(wire)
     try:
         async with wire.open(request) as answer:
             if (status := answer.response.status_code) != 200:
                 raise _refusal(httpx2.Response(status, content=await answer.rest(), request=request))
-            rest = b""
+            incomplete = b""
             while chunk := await answer.read(READ_SECONDS):
-                *events, rest = (rest + chunk).split(b"\n\n")
+                *events, incomplete = (incomplete + chunk).split(b"\n\n")
                 for event in events:
                     if event == LAST_EVENT:
                         return

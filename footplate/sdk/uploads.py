@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from footplate.errors import DownloadFailed, InvalidRequest, NotFound
-from footplate.sdk.files import Remote, fetch, sha256_of
+from footplate.sdk.files import RemoteFile, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
 from footplate.sdk.request import ApiRequest, path_segment, resources, send, send_for
 from footplate.sdk.wire import OnBytes, Wire
@@ -47,9 +47,9 @@ class AsyncFiles:
             raise InvalidRequest(422, {"code": "not_a_file", "detail": detail, "hint": hint})
         local_sha256 = await sha256_of(self._wire, source)
         try:
-            stored = await self.get(file_id(local_sha256, kind))
-            if tokenizer is None or (stored.report is not None and stored.report.tokenizer == tokenizer):
-                return stored
+            stored_file = await self.get(file_id(local_sha256, kind))
+            if tokenizer is None or (stored_file.report is not None and stored_file.report.tokenizer == tokenizer):
+                return stored_file
         except NotFound:
             pass
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(source.stat().st_size)}
@@ -75,8 +75,10 @@ class AsyncFiles:
 
     async def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
         """Downloads the file under its name, and moves it into place after its sha256 was verified."""
-        uploaded = await self.get(file)
-        remote = Remote(f"/files/{uploaded.id}/content", uploaded.name, uploaded.bytes, uploaded.sha256)
+        uploaded_file = await self.get(file)
+        remote = RemoteFile(
+            f"/files/{uploaded_file.id}/content", uploaded_file.name, uploaded_file.bytes, uploaded_file.sha256
+        )
         return await fetch(self._wire, remote, Path(folder))
 
     async def delete(self, file: str) -> None:
@@ -90,8 +92,8 @@ class _Upload(ApiRequest):
 
     source: Path
 
-    def on(self, wire: Wire, **more: Any) -> httpx2.Request:
-        request = super().on(wire, **more)
+    def http_request(self, wire: Wire, **options: Any) -> httpx2.Request:
+        request = super().http_request(wire, **options)
         request.stream = _Chunks(self.source, wire.on_bytes)
         return request
 

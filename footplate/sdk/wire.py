@@ -23,7 +23,7 @@ OnBytes = Callable[[str, int, int], None]
 """A function that is called during uploads and downloads, with a file's name, its bytes so far and its size."""
 
 
-def now(coroutine: Coroutine[Any, Any, T]) -> T:
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine that uses a BlockingWire, and returns its result."""
     try:
         coroutine.send(None)
@@ -34,17 +34,17 @@ def now(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a blocking call was suspended, which is a bug in the SDK")
 
 
-def each(items: AsyncGenerator[T, None]) -> Iterator[T]:
+def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
     """Yields the items of an async generator that uses a BlockingWire, and closes it at the end."""
     try:
         while True:
             try:
-                item = now(anext(items))
+                item = run(anext(items))
             except StopAsyncIteration:
                 return
             yield item
     finally:
-        now(items.aclose())
+        run(items.aclose())
 
 
 class Wire:
@@ -64,8 +64,8 @@ class Wire:
         """Returns the result of a call of the httpx2 client. `AsyncWire` awaits the call first."""
         return value
 
-    def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
-        request: httpx2.Request = self._client.build_request(method, path, **more)
+    def request(self, method: str, path: str, **options: Any) -> httpx2.Request:
+        request: httpx2.Request = self._client.build_request(method, path, **options)
         return request
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
@@ -113,13 +113,13 @@ class OpenAnswer:
         self._result, self._next_chunk = result, next_chunk
         self._socket = response.extensions["network_stream"] if response.status_code == 101 else None
 
-    async def read(self, within: float) -> bytes:
+    async def read(self, timeout_seconds: float) -> bytes:
         """Returns the next bytes, empty at the end. Raises httpx2.TransportError.
 
         `within` is the timeout for bytes of a socket. For bytes of a body, the timeout of its request applies.
         """
         with _errors_of_httpx():
-            data = self._next_chunk() if self._socket is None else self._socket.read(CHUNK_BYTES, within)
+            data = self._next_chunk() if self._socket is None else self._socket.read(CHUNK_BYTES, timeout_seconds)
             return bytes(await self._result(data))
 
     async def write(self, data: bytes) -> None:

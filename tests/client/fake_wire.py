@@ -29,9 +29,9 @@ class FakeWire(Wire):
         self.waited: list[float] = []
         self.replies: list[bytes] = []
 
-    def request(self, method: str, path: str, **more: Any) -> httpx2.Request:
-        more.pop("timeout", None)
-        return httpx2.Request(method, URL + path, **more)
+    def request(self, method: str, path: str, **options: Any) -> httpx2.Request:
+        options.pop("timeout", None)
+        return httpx2.Request(method, URL + path, **options)
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
         answer = self._next(request)
@@ -66,7 +66,7 @@ class FakeAnswer:
         self._chunks = list(chunks)
         self.replies: list[bytes] = []
 
-    async def read(self, within: float) -> bytes:
+    async def read(self, timeout_seconds: float) -> bytes:
         if not self._chunks:
             raise httpx2.ReadError("cut off")
         return self._chunks.pop(0)

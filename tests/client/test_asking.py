@@ -22,11 +22,11 @@ from footplate.errors import (
 )
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.client import Operations
-from footplate.sdk.files import Remote, below, fetch
+from footplate.sdk.files import RemoteFile, fetch, path_below
 from footplate.sdk.jobs import AsyncJob, AsyncJobs
 from footplate.sdk.models import JobInfo
-from footplate.sdk.request import ApiRequest, pause, send, send_json
-from footplate.sdk.wire import BlockingWire, now
+from footplate.sdk.request import ApiRequest, pause_seconds, send, send_json
+from footplate.sdk.wire import BlockingWire, run
 from tests.client.fake_wire import URL, FakeWire
 
 JOB = {
@@ -51,12 +51,12 @@ def test_a_request_within_a_span_sends_its_traceparent() -> None:
     inside = trace.set_span_in_context(trace.NonRecordingSpan(trace.SpanContext(1, 2, False, trace.TraceFlags(1))))
     token = context.attach(inside)
     try:
-        asked = ApiRequest("GET", "/nodes").on(FakeWire())
+        asked = ApiRequest("GET", "/nodes").http_request(FakeWire())
     finally:
         context.detach(token)
 
     assert asked.headers["traceparent"] == f"00-{1:032x}-{2:016x}-01"
-    assert "traceparent" not in ApiRequest("GET", "/nodes").on(FakeWire()).headers
+    assert "traceparent" not in ApiRequest("GET", "/nodes").http_request(FakeWire()).headers
 
 
 async def test_a_get_is_retried_after_the_services_retry_after() -> None:
@@ -193,20 +193,20 @@ def test_a_401_names_the_environment_variable_to_set_and_not_a_header() -> None:
 
 
 def test_pauses_between_tries_double_up_to_a_limit() -> None:
-    assert 0.25 <= pause(1) < 0.32
-    assert 1.0 <= pause(3) < 1.26
-    assert pause(1000) <= 25
-    assert pause(1, "86400") <= 25
+    assert 0.25 <= pause_seconds(1) < 0.32
+    assert 1.0 <= pause_seconds(3) < 1.26
+    assert pause_seconds(1000) <= 25
+    assert pause_seconds(1, "86400") <= 25
 
 
 def test_a_partial_file_that_is_too_long_is_downloaded_again(tmp_path: Path) -> None:
     def serve(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(416 if "Range" in request.headers else 200, content=b"model")
 
-    remote = Remote("/files/a", "a", 5, sha256(b"model").hexdigest())
+    remote = RemoteFile("/files/a", "a", 5, sha256(b"model").hexdigest())
     remote.temporary(tmp_path / "a").write_bytes(b"model and more")
     with httpx2.Client(base_url=URL, transport=httpx2.MockTransport(serve)) as client:
-        path = now(fetch(BlockingWire(client, tries=1), remote, tmp_path))
+        path = run(fetch(BlockingWire(client, tries=1), remote, tmp_path))
 
     assert path.read_bytes() == b"model"
 
@@ -214,4 +214,4 @@ def test_a_partial_file_that_is_too_long_is_downloaded_again(tmp_path: Path) -> 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "", "a\0b"])
 def test_a_download_refuses_file_names_that_leave_its_folder(path: str) -> None:
     with pytest.raises(DownloadFailed):
-        below(Path("out"), path)
+        path_below(Path("out"), path)

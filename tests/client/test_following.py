@@ -84,7 +84,7 @@ async def test_a_deadline_holds_even_if_keepalive_comments_arrive() -> None:
     line = FakeAnswer(*comments, status=200, content_type="text/event-stream")
     place = EventPosition(deadline=time.monotonic() + 60)
 
-    async def late(within: float) -> bytes:
+    async def late(timeout_seconds: float) -> bytes:
         place.deadline = 0.0
         return comments[0]
 

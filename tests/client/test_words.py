@@ -294,7 +294,7 @@ def test_a_verb_acts_in_the_named_project(line: str, project: str | None) -> Non
     """The `--project` of `keys create` is the new key's project, which may be `*`."""
     client = client_of(parse(make_parser(), [*line.split(), "--url", "http://service.invalid"]))
 
-    assert ApiRequest("GET", "/nodes").on(client._twin._wire).url.params.get("project") == project
+    assert ApiRequest("GET", "/nodes").http_request(client._twin._wire).url.params.get("project") == project
 
 
 @pytest.mark.parametrize(
