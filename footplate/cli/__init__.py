@@ -124,14 +124,14 @@ def parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespa
     argparse leaves over the words after an option, as in `try JOB --complete TEXT` and `cancel JOB --mode kill JOB`.
     They continue the verb's list of words.
     """
-    options, left_over = parser.parse_known_args(words)
-    if not left_over:
+    options, leftover_words = parser.parse_known_args(words)
+    if not leftover_words:
         return options
     verb = verbs_of(parser).get(words[0], parser)
-    lists = [action.dest for action in verb._actions if not action.option_strings and action.nargs in ("*", "+")]
-    if not lists or any(word.startswith("-") for word in left_over):
-        verb.error(f"unknown arguments: {' '.join(left_over)}")
-    setattr(options, lists[0], [*getattr(options, lists[0]), *left_over])
+    list_names = [action.dest for action in verb._actions if not action.option_strings and action.nargs in ("*", "+")]
+    if not list_names or any(word.startswith("-") for word in leftover_words):
+        verb.error(f"unknown arguments: {' '.join(leftover_words)}")
+    setattr(options, list_names[0], [*getattr(options, list_names[0]), *leftover_words])
     return options
 
 

@@ -20,7 +20,7 @@ from footplate.cli.context import (
     not_empty,
     print_deleted,
 )
-from footplate.cli.submit import put
+from footplate.cli.submit import set_value
 from footplate.cli.text import print_json, print_lines, print_message
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def add_verbs(verbs: Verbs) -> None:
     do.add_argument("--save", action="store_true", help="save a checkpoint")
     do.add_argument("--evaluate", action="store_true", help="run an evaluation")
     names = "learning_rate, max_steps, logging_steps, eval_steps or save_steps"
-    several = "with several optimizers, learning_rate.ID=VALUE"
-    add_changes(do, f"change {names}; {several}", metavar="NAME=VALUE")
+    example = "with several optimizers, learning_rate.ID=VALUE"
+    add_changes(do, f"change {names}; {example}", metavar="NAME=VALUE")
     rm = add_verb(verbs, "rm", run_rm, "delete jobs that have ended, with their files")
     add_job(do, nargs="+")
     for verb in (cancel, pause, resume, rm):
@@ -68,42 +68,44 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_cancel(options: Options) -> int:
-    if _means_many(options):
-        return _bulk(options, "cancel", mode=options.mode)
-    return _each(options, lambda job: job.cancel(options.mode))
+    if _uses_filters(options):
+        return _change_matching(options, "cancel", mode=options.mode)
+    return _change_each(options, lambda job: job.cancel(options.mode))
 
 
 def run_pause(options: Options) -> int:
-    return _bulk(options, "pause") if _means_many(options) else _each(options, lambda job: job.pause())
+    return (
+        _change_matching(options, "pause") if _uses_filters(options) else _change_each(options, lambda job: job.pause())
+    )
 
 
 def run_resume(options: Options) -> int:
     names = ("checkpoint", "max_steps", "num_train_epochs", "time_limit", "priority", "pool")
-    wanted: Any = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if not _means_many(options):
-        return _each(options, lambda job: job.resume(**wanted))
-    if wanted:
-        option_names = ", ".join("--" + name.replace("_", "-") for name in wanted)
+    changes: Any = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if not _uses_filters(options):
+        return _change_each(options, lambda job: job.resume(**changes))
+    if changes:
+        option_names = ", ".join("--" + name.replace("_", "-") for name in changes)
         raise UsageError(
             f"{option_names} cannot be combined with filters",
             hint=f"leave {option_names} out, or name the jobs instead of filtering",
         )
-    return _bulk(options, "resume")
+    return _change_matching(options, "resume")
 
 
 def run_do(options: Options) -> int:
     for word in options.job:
         if option := {"save": "--save", "evaluate": "--evaluate"}.get(word, f"--set {word}" if "=" in word else None):
             raise UsageError(f"{word!r} is not the id or name of a job", hint=f"write {option}")
-    wanted: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for change in options.changes:
-        put(wanted, change, example="learning_rate=1e-5")
-    return _each(options, lambda job: job.do(save=options.save, evaluate=options.evaluate, set=wanted))
+        set_value(arguments, change, example="learning_rate=1e-5")
+    return _change_each(options, lambda job: job.do(save=options.save, evaluate=options.evaluate, set=arguments))
 
 
-def _each(options: Options, verb: Callable[[Job], Job]) -> int:
+def _change_each(options: Options, action: Callable[[Job], Job]) -> int:
     for job in find_all(client_of(options), options.job):
-        info = verb(job).info
+        info = action(job).info
         if options.json:
             print_json(info.model_dump(mode="json"))
         else:
@@ -111,7 +113,7 @@ def _each(options: Options, verb: Callable[[Job], Job]) -> int:
     return 0
 
 
-def _means_many(options: Options) -> bool:
+def _uses_filters(options: Options) -> bool:
     """Returns True if the command selects jobs by filters, and False if it names them. Otherwise raises UsageError."""
     filters = filters_of(options)
     if bool(options.job) != bool(filters):
@@ -121,9 +123,9 @@ def _means_many(options: Options) -> bool:
     raise UsageError("no job is named", hint="name an id, a name, @last, or filters such as --tag TAG --state running")
 
 
-def _bulk(options: Options, action: str, **how: Any) -> int:
+def _change_matching(options: Options, action: str, **parameters: Any) -> int:
     """Applies an action to all jobs that match the filters. Returns 2 if the action was refused for one of them."""
-    outcomes = client_of(options).jobs.bulk(action, **how, **filters_of(options))
+    outcomes = client_of(options).jobs.bulk(action, **parameters, **filters_of(options))
     for outcome in outcomes:
         if options.json:
             print_json(outcome.model_dump(mode="json"))
@@ -137,8 +139,8 @@ def _bulk(options: Options, action: str, **how: Any) -> int:
 
 
 def run_rm(options: Options) -> int:
-    if _means_many(options):
-        return _bulk(options, "delete")
+    if _uses_filters(options):
+        return _change_matching(options, "delete")
     for job in find_all(client_of(options), options.job):
         job.delete()
         print_deleted(options, job.id)

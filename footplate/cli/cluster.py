@@ -29,12 +29,12 @@ ALL = "footplate components lists all of them"
 
 def add_verbs(verbs: Verbs) -> None:
     nodes = add_verb(verbs, "nodes", run_nodes, "list the nodes and the jobs that run on them")
-    what = nodes.add_mutually_exclusive_group()
-    what.add_argument(
+    actions = nodes.add_mutually_exclusive_group()
+    actions.add_argument(
         "--drain", metavar="NODE", type=not_empty, help="start no more attempts on this node; its jobs move elsewhere"
     )
-    what.add_argument("--undrain", metavar="NODE", type=not_empty, help="start attempts on this node again")
-    what.add_argument(
+    actions.add_argument("--undrain", metavar="NODE", type=not_empty, help="start attempts on this node again")
+    actions.add_argument(
         "--remove", metavar="NODE", type=not_empty, help="forget this node, which is lost and will not come back"
     )
     components = add_verb(verbs, "components", run_components, "list the components that a spec may name")
@@ -46,15 +46,15 @@ def add_verbs(verbs: Verbs) -> None:
 def run_nodes(options: Options) -> int:
     client = client_of(options)
     nodes = client.nodes()
-    if wanted := options.drain or options.undrain:
-        nodes = [client.drain(_node_named(nodes, wanted).id, drain=options.drain is not None)]
+    if node_name := options.drain or options.undrain:
+        nodes = [client.drain(_node_named(nodes, node_name).id, drain=options.drain is not None)]
     if options.remove:
         client.remove_node(_node_named(nodes, options.remove).id)
         print_deleted(options, options.remove)
         return 0
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
-    empty = "no node has announced itself yet; `footplate up` or `python -m worker` starts one"
-    return show(options, nodes, head, _node_row, empty=empty)
+    empty_text = "no node has announced itself yet; `footplate up` or `python -m worker` starts one"
+    return show(options, nodes, head, _node_row, empty_text=empty_text)
 
 
 def _node_named(nodes: Sequence[Node], word: str) -> Node:
@@ -83,8 +83,8 @@ def run_components(options: Options) -> int:
         raise NothingThere(
             f"no component and no group is called {options.name!r}", hint=did_you_mean(options.name, names) or ALL
         )
-    head, empty = ("GROUP", "NAME", "WHAT IT IS"), "no node has announced its components yet"
-    show(options, matches, head, component_row, empty=empty)
+    head, empty_text = ("GROUP", "NAME", "WHAT IT IS"), "no node has announced its components yet"
+    show(options, matches, head, component_row, empty_text=empty_text)
     if options.name and len(matches) == 1 and not options.json:
         print_lines("", *argument_lines(matches[0]))
     return 0

@@ -33,22 +33,24 @@ class NothingThere(FootplateError):
     title = "Not found"
 
 
-def add_verb(verbs: Verbs, name: str, run: Callable[[Options], int], help: str, **more: Any) -> argparse.ArgumentParser:
+def add_verb(
+    verbs: Verbs, name: str, run: Callable[[Options], int], help: str, **settings: Any
+) -> argparse.ArgumentParser:
     """Adds a verb with `--json`, `--url` and `--project`, which all verbs have."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=_sentence(help), **more)
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=_sentence(help), **settings)
     _add_options(parser, json=False, text=None)
     parser.set_defaults(run=run)
     return parser
 
 
 def add_subcommand(
-    subcommands: Verbs, name: str, run: Callable[[Options], int], help: str, **more: Any
+    subcommands: Verbs, name: str, run: Callable[[Options], int], help: str, **settings: Any
 ) -> argparse.ArgumentParser:
     """Adds a subcommand of a verb, such as `footplate keys create`.
 
     The verb's options may also stand before the subcommand's name.
     """
-    parser: argparse.ArgumentParser = subcommands.add_parser(name, help=help, description=_sentence(help), **more)
+    parser: argparse.ArgumentParser = subcommands.add_parser(name, help=help, description=_sentence(help), **settings)
     _add_options(parser, json=argparse.SUPPRESS, text=argparse.SUPPRESS)
     parser.set_defaults(run=run)
     return parser
@@ -70,8 +72,8 @@ def _add_options(parser: argparse.ArgumentParser, *, json: Any, text: Any) -> No
 JOB_HELP = "a job: its id, the beginning or end of its id, its name, or @last for the newest"
 
 
-def add_job(parser: argparse.ArgumentParser, **more: Any) -> None:
-    parser.add_argument("job", metavar="JOB", type=not_empty, help=JOB_HELP, **more)
+def add_job(parser: argparse.ArgumentParser, **settings: Any) -> None:
+    parser.add_argument("job", metavar="JOB", type=not_empty, help=JOB_HELP, **settings)
 
 
 def not_empty(text: str) -> str:
@@ -90,9 +92,9 @@ def count(text: str) -> int:
 
 def require_one_of(options: Options, *names: str) -> None:
     """Raises UsageError if more than one of these options is used, because only one of them can take effect."""
-    used = [name for name in names if getattr(options, name.lstrip("-").replace("-", "_").lower())]
-    if len(used) > 1:
-        raise UsageError(f"{' and '.join(used)} cannot be used together", hint="leave one of them out")
+    used_options = [name for name in names if getattr(options, name.lstrip("-").replace("-", "_").lower())]
+    if len(used_options) > 1:
+        raise UsageError(f"{' and '.join(used_options)} cannot be used together", hint="leave one of them out")
 
 
 FILTERS = ("state", "tag", "name", "created_after", "created_before")
@@ -102,8 +104,8 @@ def add_filters(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--state", help="only jobs in this state, or in one of several states with commas")
     parser.add_argument("--tag", help="only jobs with this tag")
     parser.add_argument("--name", help="only jobs with this name")
-    for option, how in (("after", "since"), ("before", "before")):
-        text = f"only jobs submitted {how} this time, such as 2026-01-31T12:00:00Z"
+    for option, relation in (("after", "since"), ("before", "before")):
+        text = f"only jobs submitted {relation} this time, such as 2026-01-31T12:00:00Z"
         parser.add_argument(f"--created-{option}", metavar="TIME", help=text)
 
 
@@ -111,10 +113,10 @@ def filters_of(options: Options) -> Any:
     return {name: getattr(options, name) for name in FILTERS if getattr(options, name) is not None}
 
 
-def client_of(options: Options, **more: Any) -> Client:
+def client_of(options: Options, **settings: Any) -> Client:
     from footplate import Client
 
-    return Client(options.url, project=options.project, **{"retries": RETRIES, **more})
+    return Client(options.url, project=options.project, **{"retries": RETRIES, **settings})
 
 
 def add_changes(parser: argparse.ArgumentParser, help: str, *, metavar: str = "a.b=v") -> None:
@@ -130,16 +132,18 @@ def show(
     head: Sequence[str],
     row: Callable[[T], Sequence[object]],
     *,
-    empty: str,
-    least: Sequence[str] = (),
-    cut: Sequence[str] = (),
+    empty_text: str,
+    optional_columns: Sequence[str] = (),
+    long_columns: Sequence[str] = (),
 ) -> int:
     """Prints resources as a table, or with --json as one JSON object per line."""
     if options.json:
         for item in items:
             print_json(item.model_dump(mode="json"))
     else:
-        table(head, map(row, items), empty=empty, least=least, cut=cut)
+        table(
+            head, map(row, items), empty_text=empty_text, optional_columns=optional_columns, long_columns=long_columns
+        )
     return 0
 
 

@@ -63,9 +63,11 @@ def run_doctor(options: Options) -> int:
 
 def _examine(client: Client) -> Iterator[Finding]:
     """Checks this machine, then the service and its subsystems, then the key. Stops if the service is unreachable."""
-    is_new = sys.version_info >= (3, 11)
+    is_supported = sys.version_info >= (3, 11)
     yield Finding(
-        "python", is_new, f"{platform.python_version()} at {sys.executable}" + ("" if is_new else "; 3.11 is needed")
+        "python",
+        is_supported,
+        f"{platform.python_version()} at {sys.executable}" + ("" if is_supported else "; 3.11 is needed"),
     )
     yield Finding("footplate", True, version("footplate"))
     try:
@@ -73,9 +75,11 @@ def _examine(client: Client) -> Iterator[Finding]:
     except FootplateError as error:
         yield Finding("service", False, sentence(error))
         return
-    is_there = health.status != "unavailable"
+    is_available = health.status != "unavailable"
     yield Finding(
-        "service", is_there, f"{client.url} answers" + ("" if is_there else ", but reports that it is unavailable")
+        "service",
+        is_available,
+        f"{client.url} answers" + ("" if is_available else ", but reports that it is unavailable"),
     )
     yield from _subsystems(health)
     yield from _rights(client)
@@ -86,11 +90,11 @@ def _examine(client: Client) -> Iterator[Finding]:
 def _subsystems(health: Health) -> Iterator[Finding]:
     """Yields a finding for each subsystem, with the text of /readyz if the subsystem is degraded."""
     known_names = [name for names in SUBSYSTEMS.values() for name in names]
-    others = {name: (name,) for name in health.degraded if name not in known_names}
-    for what, names in {**SUBSYSTEMS, **others}.items():
-        wrong = [health.details.get(name, name) for name in names if name in health.degraded]
-        if wrong:
-            yield Finding(what, False, "; ".join(wrong))
+    other_subsystems = {name: (name,) for name in health.degraded if name not in known_names}
+    for what, names in {**SUBSYSTEMS, **other_subsystems}.items():
+        problems = [health.details.get(name, name) for name in names if name in health.degraded]
+        if problems:
+            yield Finding(what, False, "; ".join(problems))
         elif health.status != "unavailable":
             yield Finding(what, True, "well")
 
@@ -105,19 +109,19 @@ def _rights(client: Client) -> Iterator[Finding]:
 
 def _key(client: Client) -> Finding:
     try:
-        waiting = len(list(client.jobs.list(state="queued", limit=100)))
+        queued_count = len(list(client.jobs.list(state="queued", limit=100)))
     except FootplateError as error:
         return Finding("key", False, sentence(error))
-    return Finding("key", True, f"accepted; {waiting}{'+' if waiting == 100 else ''} jobs wait")
+    return Finding("key", True, f"accepted; {queued_count}{'+' if queued_count == 100 else ''} jobs wait")
 
 
 def _clock(health: Health) -> Finding:
-    ahead = health.clock_ahead_s
-    if ahead is None:
+    ahead_seconds = health.clock_ahead_s
+    if ahead_seconds is None:
         return Finding("clock", True, "cannot be compared: the service's answer has no time", is_note=True)
-    if abs(ahead) <= CLOCK_SECONDS:
+    if abs(ahead_seconds) <= CLOCK_SECONDS:
         return Finding("clock", True, "equal to the service's")
-    how = f"{abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead of'} the service's"
+    difference = f"{abs(ahead_seconds):.0f} s {'behind' if ahead_seconds > 0 else 'ahead of'} the service's"
     return Finding(
-        "clock", False, f"this machine's clock is {how}, so printed ages are wrong; turn on time synchronisation"
+        "clock", False, f"this machine's clock is {difference}, so printed ages are wrong; turn on time synchronisation"
     )

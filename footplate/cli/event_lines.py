@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def line_of(event: Event) -> str:
     """Returns an event as a line of text, or an empty text for kinds that are not printed, such as progress."""
-    write = _WRITERS.get(event.kind)
-    return write(event) if write else ""
+    writer = _WRITERS.get(event.kind)
+    return writer(event) if writer else ""
 
 
 def _state(event: Event) -> str:
@@ -42,8 +42,8 @@ def _checkpoint(event: Event) -> str:
 
 
 def _do(event: Event) -> str:
-    at = f"step {event.step}  " if event.step is not None else ""
-    return f"{at}{_message(event)}"
+    step_text = f"step {event.step}  " if event.step is not None else ""
+    return f"{step_text}{_message(event)}"
 
 
 def _message(event: Event) -> str:

@@ -38,13 +38,13 @@ def add_verbs(verbs: Verbs) -> None:
         verbs, "checkpoints", run_checkpoints, "list the checkpoints of a job, or pin, unpin or delete one"
     )
     add_job(checkpoints)
-    what = checkpoints.add_mutually_exclusive_group()
+    actions = checkpoints.add_mutually_exclusive_group()
     for option, text in (
         ("pin", "keep this checkpoint, even beyond save_total_limit"),
         ("unpin", "no longer pin this checkpoint"),
         ("delete", "delete this checkpoint, and print how many bytes that frees"),
     ):
-        what.add_argument(f"--{option}", metavar="CHECKPOINT", type=not_empty, help=f"{text}: an id, latest or best")
+        actions.add_argument(f"--{option}", metavar="CHECKPOINT", type=not_empty, help=f"{text}: an id, latest or best")
     download = add_verb(verbs, "download", run_download, "download a job's outputs: model, metrics and spec")
     add_job(download)
     download.add_argument("paths", metavar="PATH", nargs="*", help="only these files (default: all)")
@@ -77,30 +77,39 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_checkpoints(options: Options) -> int:
-    saved = client_of(options).jobs.get(options.job).checkpoints
+    job_checkpoints = client_of(options).jobs.get(options.job).checkpoints
     if options.delete:
-        return _delete(saved.get(options.delete), options)
+        return _delete(job_checkpoints.get(options.delete), options)
     if options.pin:
-        checkpoints: Sequence[SavedCheckpoint] = [saved.get(options.pin).pin()]
+        checkpoints: Sequence[SavedCheckpoint] = [job_checkpoints.get(options.pin).pin()]
     elif options.unpin:
-        checkpoints = [saved.get(options.unpin).unpin()]
+        checkpoints = [job_checkpoints.get(options.unpin).unpin()]
     else:
-        checkpoints = saved.list()
+        checkpoints = job_checkpoints.list()
     head = ("CHECKPOINT", "STEP", "ATTEMPT", "STATUS", "BEST", "PINNED", "SIZE", "AGE")
-    return show(options, checkpoints, head, _checkpoint_row, empty="the job has saved no checkpoint yet")
+    return show(options, checkpoints, head, _checkpoint_row, empty_text="the job has saved no checkpoint yet")
 
 
-def _checkpoint_row(saved: SavedCheckpoint) -> tuple[object, ...]:
-    best, pinned = "best" if saved.is_best else "", "pinned" if saved.pinned else ""
-    return saved.id, saved.step, saved.attempt, saved.status, best, pinned, size(saved.bytes), age(saved.created_at)
+def _checkpoint_row(checkpoint: SavedCheckpoint) -> tuple[object, ...]:
+    best, pinned = "best" if checkpoint.is_best else "", "pinned" if checkpoint.pinned else ""
+    return (
+        checkpoint.id,
+        checkpoint.step,
+        checkpoint.attempt,
+        checkpoint.status,
+        best,
+        pinned,
+        size(checkpoint.bytes),
+        age(checkpoint.created_at),
+    )
 
 
 def _delete(checkpoint: SavedCheckpoint, options: Options) -> int:
-    frees = checkpoint.delete()
+    freed_bytes = checkpoint.delete()
     if options.json:
-        print_json({"id": checkpoint.id, "frees_bytes": frees})
+        print_json({"id": checkpoint.id, "frees_bytes": freed_bytes})
     else:
-        print_lines(f"{checkpoint.id} will be deleted, which frees {size(frees)}")
+        print_lines(f"{checkpoint.id} will be deleted, which frees {size(freed_bytes)}")
     return 0
 
 
@@ -111,18 +120,18 @@ def run_download(options: Options) -> int:
         job = client.jobs.get(options.job)
         if options.checkpoint:
             checkpoint = job.checkpoints.get(options.checkpoint)
-            written = checkpoint.download(options.output or f"{job.id}-checkpoint-{checkpoint.step}")
+            paths = checkpoint.download(options.output or f"{job.id}-checkpoint-{checkpoint.step}")
         else:
             folder = Path(options.output or job.id)
             outputs = {output.path for output in job.outputs.list()}
             if outputs and outputs.issuperset(options.paths):
                 _mark(folder, job.id)
-            written = job.outputs.download(folder, only=options.paths or None)
+            paths = job.outputs.download(folder, only=options.paths or None)
     if options.json:
-        print_json([str(path) for path in written])
+        print_json([str(path) for path in paths])
         return 0
-    print_lines(*map(str, written))
-    if not written:
+    print_lines(*map(str, paths))
+    if not paths:
         print_message(f"{job.id} has no outputs; its state is {job.state}")
     return 0
 
@@ -159,10 +168,10 @@ def _transferring(options: Options) -> Iterator[Client]:
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def on_bytes(name: str, done: int, size: int) -> None:
+        def on_bytes(name: str, done_bytes: int, size: int) -> None:
             if name not in tasks:
                 tasks[name] = bars.add_task(clean(name), total=size)
-            bars.update(tasks[name], completed=done, visible=done < size)
+            bars.update(tasks[name], completed=done_bytes, visible=done_bytes < size)
 
         yield client_of(options, on_bytes=on_bytes)
 
@@ -170,8 +179,8 @@ def _transferring(options: Options) -> Iterator[Client]:
 def run_export(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
     print_message("a job on a node writes the files; `footplate queue` says why it waits, if it does")
-    written = job.export(options.output or f"{job.id}-export", checkpoint=options.checkpoint, merge=options.merge)
-    print_json([str(path) for path in written]) if options.json else print_lines(*map(str, written))
+    paths = job.export(options.output or f"{job.id}-export", checkpoint=options.checkpoint, merge=options.merge)
+    print_json([str(path) for path in paths]) if options.json else print_lines(*map(str, paths))
     return 0
 
 
@@ -198,8 +207,16 @@ def run_files(options: Options) -> int:
         return 0
     if options.file:
         return _show_rows(client.files.get(options.file), options)
-    head, empty = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE"), "no file was uploaded yet; use footplate upload"
-    return show(options, client.files.list(), head, _file_row, least=("AGE", "SIZE"), cut=("FILE",), empty=empty)
+    head, empty_text = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE"), "no file was uploaded yet; use footplate upload"
+    return show(
+        options,
+        client.files.list(),
+        head,
+        _file_row,
+        optional_columns=("AGE", "SIZE"),
+        long_columns=("FILE",),
+        empty_text=empty_text,
+    )
 
 
 def _file_row(file: UploadedFile) -> tuple[object, ...]:
@@ -214,25 +231,27 @@ def _show_rows(file: UploadedFile, options: Options) -> int:
     else:
         print_lines(f"{file.name}: {headline(file.report)}", "")
         columns = map(column_cells, file.report.columns)
-        table(COLUMN_HEADS, columns, least=("LONGEST", "MISSING"), empty="no column could be read")
+        table(COLUMN_HEADS, columns, optional_columns=("LONGEST", "MISSING"), empty_text="no column could be read")
         print_lines(*problems(file.report))
     return 0
 
 
 def run_diff(options: Options) -> int:
     client = client_of(options)
-    a, b = _spec(client, options.a), _spec(client, options.b)
+    first_spec, second_spec = _spec(client, options.a), _spec(client, options.b)
     differences = {
-        pointer: (a.get(pointer), b.get(pointer)) for pointer in sorted({*a, *b}) if a.get(pointer) != b.get(pointer)
+        pointer: (first_spec.get(pointer), second_spec.get(pointer))
+        for pointer in sorted({*first_spec, *second_spec})
+        if first_spec.get(pointer) != second_spec.get(pointer)
     }
     if options.json:
         print_json({pointer: {"a": value, "b": other} for pointer, (value, other) in differences.items()})
         return 0
     table(
         ("WHERE", options.a, options.b),
-        ((p, _shown(x), _shown(y)) for p, (x, y) in differences.items()),
-        cut=("WHERE", options.a, options.b),
-        empty="no difference",
+        ((pointer, _diff_cell(first), _diff_cell(second)) for pointer, (first, second) in differences.items()),
+        long_columns=("WHERE", options.a, options.b),
+        empty_text="no difference",
     )
     return 0
 
@@ -243,11 +262,11 @@ def _spec(client: Client, word: str) -> dict[str, Any]:
 
 def _leaves(pointer: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
-        for name, below in value.items():
-            yield from _leaves(f"{pointer}/{name}", below)
+        for name, child in value.items():
+            yield from _leaves(f"{pointer}/{name}", child)
     else:
         yield pointer, value
 
 
-def _shown(value: Any) -> str:
+def _diff_cell(value: Any) -> str:
     return "-" if value is None else str(value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Options, Verbs, add_changes, add_job, add_verb, client_of, not_empty
-from footplate.cli.submit import put
+from footplate.cli.submit import set_value
 from footplate.cli.text import print_json, print_message
 from footplate.cli.watch import watch_job
 
@@ -33,7 +33,7 @@ def add_verbs(verbs: Verbs) -> None:
 def run_fork(options: Options) -> int:
     patch: dict[str, Any] = {}
     for change in options.changes:
-        put(patch, change)
+        set_value(patch, change)
     if options.name:
         patch["name"] = options.name
     job = client_of(options).jobs.get(options.job)
@@ -46,12 +46,12 @@ def run_fork(options: Options) -> int:
         for event in new_job.events(kinds="note", follow=False):
             if "message" in event.data:
                 print_message(event.data["message"])
-        for line in _lines(new_job.info.fork):
+        for line in _difference_lines(new_job.info.fork):
             print_message(line)
     return watch_job(new_job, after=0, as_json=options.json) if options.watch else 0
 
 
-def _lines(fork: Fork | None) -> Iterator[str]:
+def _difference_lines(fork: Fork | None) -> Iterator[str]:
     if fork is None:
         return
     for change in fork.changes:

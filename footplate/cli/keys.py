@@ -38,18 +38,18 @@ def add_verbs(verbs: Verbs) -> None:
 
 def run_list(options: Options) -> int:
     head = ("KEY", "BEGINS", "NAME", "PROJECT", "SCOPES", "AGE", "USED", "EXPIRES")
-    empty = "no key was created yet; a key that the service was started with is not listed"
-    return show(options, client_of(options).keys.list(), head, _row, empty=empty)
+    empty_text = "no key was created yet; a key that the service was started with is not listed"
+    return show(options, client_of(options).keys.list(), head, _key_row, empty_text=empty_text)
 
 
-def _row(key: Key) -> tuple[object, ...]:
+def _key_row(key: Key) -> tuple[object, ...]:
     used = f"{age(key.last_used_at)} ago" if key.last_used_at else "never"
     return key.id, key.prefix, key.name, key.project, " ".join(key.scopes), age(key.created_at), used, key.expires_at
 
 
 def run_create(options: Options) -> int:
-    wanted = {"scopes": options.scopes} if options.scopes else {}
-    key = client_of(options).keys.create(options.name, options.key_project, expires_in=options.expires_in, **wanted)
+    scopes = {"scopes": options.scopes} if options.scopes else {}
+    key = client_of(options).keys.create(options.name, options.key_project, expires_in=options.expires_in, **scopes)
     if options.json:
         print_json(key.model_dump(mode="json"))
         return 0

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 ENVELOPE = ("no", "step", "epoch")
 HEAD = ("METRIC", "LAST", "LEAST", "LEAST AT", "MOST", "MOST AT", "POINTS", "CURVE")
-LEAST = ("POINTS", "MOST AT", "LEAST AT", "MOST", "LEAST")
+OPTIONAL_COLUMNS = ("POINTS", "MOST AT", "LEAST AT", "MOST", "LEAST")
 """The columns that are left out if a terminal is too narrow, in this order."""
-WATCHED = ("loss", "eval_loss")
+DEFAULT_METRICS = ("loss", "eval_loss")
 """The metrics that --plot draws if --names is not used."""
 WIDTH = 32
 """The width of a curve in characters. A character shows the mean of a few points."""
@@ -95,11 +95,11 @@ def run_metrics(options: Options) -> int:
 
 def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -> None:
     """Draws the curves to an image file, in the format of the file name's suffix."""
-    recorded = list(dict.fromkeys(name for job in jobs for name in job.metrics.summary()))
+    recorded_names = list(dict.fromkeys(name for job in jobs for name in job.metrics.summary()))
     names = (
-        _chosen(recorded, options.names)
+        _chosen_names(recorded_names, options.names)
         if options.names
-        else [name for name in recorded if name in WATCHED] or recorded
+        else [name for name in recorded_names if name in DEFAULT_METRICS] or recorded_names
     )
     axes = client.compare(jobs, *names, **steps)
     try:
@@ -109,38 +109,43 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -
     print_json({"plot": options.plot}) if options.json else print_lines(options.plot)
 
 
-def _compare(jobs: Sequence[Job], wanted: str | None, steps: Steps) -> None:
+def _compare(jobs: Sequence[Job], names_text: str | None, steps: Steps) -> None:
     """Prints a table with a line for each metric of each job, sorted by metric."""
     summaries = {job.id: job.metrics.summary() for job in jobs}
-    recorded = sorted({name for summary in summaries.values() for name in summary}, key=metric_order)
-    names = _chosen(recorded, wanted)
-    curves = {job.id: _curves(job, names if wanted else (), steps) for job in jobs}
+    recorded_names = sorted({name for summary in summaries.values() for name in summary}, key=metric_order)
+    names = _chosen_names(recorded_names, names_text)
+    curves = {job.id: _curves(job, names if names_text else (), steps) for job in jobs}
     rows = (
-        (name, job.name or short(job.id), *_row(summaries[job.id][name], curves[job.id][name], steps)[1:])
+        (name, job.name or short(job.id), *_summary_row(summaries[job.id][name], curves[job.id][name], steps)[1:])
         for name in names
         for job in jobs
         if name in summaries[job.id] and name in curves[job.id]
     )
-    table((HEAD[0], "JOB", *HEAD[1:]), rows, least=LEAST, empty=_nothing(bool(names), steps, "jobs have"))
+    table(
+        (HEAD[0], "JOB", *HEAD[1:]),
+        rows,
+        optional_columns=OPTIONAL_COLUMNS,
+        empty_text=_empty_text(bool(names), steps, "jobs have"),
+    )
 
 
 def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
     """Prints all logs and evaluations as JSON or CSV. With several jobs, each row has the job's id."""
     rows = [({"job": job.id} if len(jobs) > 1 else {}) | row for job in jobs for row in job.metrics()]
     envelope = ("job", *ENVELOPE) if len(jobs) > 1 else ENVELOPE
-    recorded = dict.fromkeys(name for row in rows for name in row if name not in envelope)
-    columns = [*envelope, *_chosen(list(recorded), options.names)]
-    rows = [row for row in rows if _is_in(steps, row)]
+    recorded_names = dict.fromkeys(name for row in rows for name in row if name not in envelope)
+    columns = [*envelope, *_chosen_names(list(recorded_names), options.names)]
+    rows = [row for row in rows if _is_in_range(steps, row)]
     if options.json:
         for row in rows:
             print_json({name: json_safe(value) for name, value in row.items() if name in columns})
         return
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(columns)
-    out.writerows([row.get(name, "") for name in columns] for row in rows)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(name, "") for name in columns] for row in rows)
 
 
-def _is_in(steps: Steps, row: dict[str, Any]) -> bool:
+def _is_in_range(steps: Steps, row: dict[str, Any]) -> bool:
     """Returns True if a row's step is in the range. A row without a step is shown only if the range has no limits."""
     first, last, step = steps["first_step"], steps["last_step"], row["step"]
     if step is None:
@@ -154,10 +159,10 @@ def _curves(job: Job, names: Sequence[str], steps: Steps) -> dict[str, Series]:
     return {name: curve for name, curve in curves.items() if curve.y}
 
 
-def _chosen(metric_names: Sequence[str], wanted: str | None) -> Sequence[str]:
-    if wanted is None:
+def _chosen_names(metric_names: Sequence[str], names_text: str | None) -> Sequence[str]:
+    if names_text is None:
         return metric_names
-    names = split_names(wanted)
+    names = split_names(names_text)
     if missing := [name for name in names if name not in metric_names]:
         raise UsageError(
             f"the job has no metric {missing[0]!r}", hint=f"it has: {', '.join(metric_names) or 'none yet'}"
@@ -165,58 +170,62 @@ def _chosen(metric_names: Sequence[str], wanted: str | None) -> Sequence[str]:
     return names
 
 
-def _draw(job: Job, wanted: str | None, steps: Steps) -> int:
+def _draw(job: Job, names_text: str | None, steps: Steps) -> int:
     """Prints a table with the curve of each metric, and returns the number of lines."""
     summary = job.metrics.summary()
-    names = _chosen(sorted(summary, key=metric_order), wanted)
-    curves = _curves(job, names if wanted else (), steps)
-    rows = [_row(summary[name], curves[name], steps) for name in names if name in curves]
-    table(HEAD, rows, least=LEAST, empty=_nothing(bool(summary), steps, "job has"))
+    names = _chosen_names(sorted(summary, key=metric_order), names_text)
+    curves = _curves(job, names if names_text else (), steps)
+    rows = [_summary_row(summary[name], curves[name], steps) for name in names if name in curves]
+    table(HEAD, rows, optional_columns=OPTIONAL_COLUMNS, empty_text=_empty_text(bool(summary), steps, "job has"))
     return len(rows) + 1 if rows else 0
 
 
-def _nothing(has_metrics: bool, steps: Steps, whose: str) -> str:
+def _empty_text(has_metrics: bool, steps: Steps, subject: str) -> str:
     if not has_metrics:
-        return f"the {whose} logged no metrics yet"
+        return f"the {subject} logged no metrics yet"
     first, last = steps["first_step"] or 0, steps["last_step"]
-    return f"the {whose} logged no metrics from step {first} {'on' if last is None else f'to {last}'}"
+    return f"the {subject} logged no metrics from step {first} {'on' if last is None else f'to {last}'}"
 
 
-def _row(summary: MetricSummary, curve: Series, steps: Steps) -> tuple[str, ...]:
-    finite = [(y, x) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
-    line = sparkline([y for y, _ in finite], WIDTH)
+def _summary_row(summary: MetricSummary, curve: Series, steps: Steps) -> tuple[str, ...]:
+    finite_points = [(y, x) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
+    curve_text = sparkline([y for y, _ in finite_points], WIDTH)
     if steps["first_step"] is None and steps["last_step"] is None:
-        seen = (*_extreme(summary.min), *_extreme(summary.max))
-        return summary.name, number(summary.last.value), *seen, str(summary.count), line
+        extreme_cells = (*_extreme_cells(summary.min), *_extreme_cells(summary.max))
+        return summary.name, number(summary.last.value), *extreme_cells, str(summary.count), curve_text
     # The service thins a long curve, but keeps its last point and its extremes, so these values are exact.
-    extremes = tuple(number(value) for pair in (min(finite), max(finite)) for value in pair) if finite else ("",) * 4
-    return summary.name, number(curve.y[-1]), *extremes, str(len(curve.y)) if curve.exact else "", line
+    extremes = (
+        tuple(number(value) for pair in (min(finite_points), max(finite_points)) for value in pair)
+        if finite_points
+        else ("",) * 4
+    )
+    return summary.name, number(curve.y[-1]), *extremes, str(len(curve.y)) if curve.exact else "", curve_text
 
 
-def _extreme(seen: Seen | None) -> tuple[str, str]:
-    return ("", "") if seen is None else (number(seen.value), number(seen.step))
+def _extreme_cells(extreme: Seen | None) -> tuple[str, str]:
+    return ("", "") if extreme is None else (number(extreme.value), number(extreme.step))
 
 
-def _follow(job: Job, wanted: str | None, steps: Steps) -> None:
+def _follow(job: Job, names_text: str | None, steps: Steps) -> None:
     """Redraws the table in a terminal until the job ends. In a pipe, prints the table once, when the job has ended."""
     if not sys.stdout.isatty():
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             pass
-        _draw(job, wanted, steps)
+        _draw(job, names_text, steps)
         return
     # Switches line wrapping off. `_redraw` moves the cursor up by the number of lines, so a wrapped line would stay.
     print("\033[?7l", end="")
     try:
-        lines, due = _draw(job, wanted, steps), 0.0
+        line_count, redraw_at = _draw(job, names_text, steps), 0.0
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
-            if time.monotonic() >= due:
-                lines, due = _redraw(job, wanted, steps, lines), time.monotonic() + REDRAW_SECONDS
-        _redraw(job, wanted, steps, lines)
+            if time.monotonic() >= redraw_at:
+                line_count, redraw_at = _redraw(job, names_text, steps, line_count), time.monotonic() + REDRAW_SECONDS
+        _redraw(job, names_text, steps, line_count)
     finally:
         print("\033[?7h", end="", flush=True)
 
 
-def _redraw(job: Job, wanted: str | None, steps: Steps, lines: int) -> int:
-    if lines:
-        print(f"\033[{lines}A\033[J", end="")
-    return _draw(job, wanted, steps)
+def _redraw(job: Job, names_text: str | None, steps: Steps, line_count: int) -> int:
+    if line_count:
+        print(f"\033[{line_count}A\033[J", end="")
+    return _draw(job, names_text, steps)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_job, add_verb, client_of, not_empty
-from footplate.cli.submit import parsed_or_text, put
+from footplate.cli.submit import parsed_or_text, set_value
 from footplate.cli.text import clean, print_json
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ def add_verbs(verbs: Verbs) -> None:
         "inputs", metavar="INPUT", nargs="*", help="a text, or a row as JSON (default: lines of stdin)"
     )
     predict.add_argument("--file", metavar="F", type=not_empty, help="read rows from this file of JSON lines instead")
-    trial = add_verb(verbs, "try", run_try, "chat with a language model that a job has trained")
-    add_job(trial)
-    trial.add_argument("text", metavar="TEXT", nargs="*", help="a message to the model (default: lines of stdin)")
-    trial.add_argument("--complete", action="store_true", help="continue the text instead of answering it")
-    for verb in (predict, trial):
+    try_verb = add_verb(verbs, "try", run_try, "chat with a language model that a job has trained")
+    add_job(try_verb)
+    try_verb.add_argument("text", metavar="TEXT", nargs="*", help="a message to the model (default: lines of stdin)")
+    try_verb.add_argument("--complete", action="store_true", help="continue the text instead of answering it")
+    for verb in (predict, try_verb):
         verb.add_argument(
             "--checkpoint", metavar="C", type=not_empty, help="latest, best or an id (default: the job's final model)"
         )
@@ -42,7 +42,7 @@ def run_try(options: Options) -> int:
     parameters = _parameters(options)
     job = client_of(options).jobs.get(options.job)
     conversation: list[Message] = []
-    for text in [" ".join(options.text)] if options.text else _lines():
+    for text in [" ".join(options.text)] if options.text else _stdin_lines():
         messages: list[Message] = [*conversation, {"role": "user", "content": text}]
         answer = _answer(job, text if options.complete else messages, options, parameters)
         conversation = [*messages, {"role": "assistant", "content": answer}]
@@ -60,7 +60,7 @@ def _answer(job: Job, prompt: Prompt, options: Options, parameters: dict[str, An
     return "".join(chunks)
 
 
-def _lines() -> Iterator[str]:
+def _stdin_lines() -> Iterator[str]:
     """Yields the lines of standard input that are not empty. On a terminal, prints a prompt before each line."""
     while True:
         if sys.stdin.isatty():
@@ -75,7 +75,7 @@ def _lines() -> Iterator[str]:
 def _parameters(options: Options) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     for parameter in options.changes:
-        put(parameters, parameter, "max_tokens=50")
+        set_value(parameters, parameter, "max_tokens=50")
     return parameters
 
 
@@ -87,8 +87,8 @@ def run_predict(options: Options) -> int:
     rows = list(inputs(options))
     if not rows:
         raise UsageError("there is no input", hint="footplate predict JOB 'a text'")
-    for first in range(0, len(rows), ROWS_AT_ONCE):
-        for result in job.predict(rows[first : first + ROWS_AT_ONCE], checkpoint=options.checkpoint, **parameters):
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        for result in job.predict(rows[start : start + ROWS_AT_ONCE], checkpoint=options.checkpoint, **parameters):
             print_json(result)
     return 0
 

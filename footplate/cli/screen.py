@@ -42,10 +42,10 @@ class Screen:
         self._curves: dict[str, list[float]] = {}
         self._values: dict[str, object] = dict(job.info.metrics)
         self._live = Live(
-            console=self._console, refresh_per_second=DRAWN_HZ, transient=True, get_renderable=self._drawn
+            console=self._console, refresh_per_second=DRAWN_HZ, transient=True, get_renderable=self._rendered
         )
-        if (at := job.info.progress) is not None:
-            self._move(at.step, at.max_steps, at.eta_s)
+        if (progress := job.info.progress) is not None:
+            self._move_bar(progress.step, progress.max_steps, progress.eta_s)
             for name, curve in job.metrics.series(points=4 * MOST_WIDTH).items():
                 self._curves[name] = [value for value in curve.y if math.isfinite(value)]
         # Drawn once before the drawing thread starts, or a line printed at the same time would continue the bar.
@@ -54,9 +54,9 @@ class Screen:
     def show(self, event: Event) -> None:
         data = event.data
         if event.kind == "progress":
-            self._move(data.get("step"), data.get("max_steps"), data.get("eta_s"))
+            self._move_bar(data.get("step"), data.get("max_steps"), data.get("eta_s"))
         if event.kind in ("log", "eval"):
-            self._add(data)
+            self._add_points(data)
         if event.kind != "log" and (text := line_of(event)):
             self._console.print(Text(clean(text), style=_STYLES.get(event.kind, "")))
 
@@ -67,11 +67,11 @@ class Screen:
             if self._curves:
                 self._console.print(self._table())
 
-    def _move(self, step: int | None, max_steps: int | None, eta_s: float | None) -> None:
+    def _move_bar(self, step: int | None, max_steps: int | None, eta_s: float | None) -> None:
         left = f", about {duration(eta_s)} left" if eta_s else ""
         self._bar.update(self._task, completed=step, total=max_steps, visible=bool(max_steps), left=left)
 
-    def _add(self, data: dict[str, Any]) -> None:
+    def _add_points(self, data: dict[str, Any]) -> None:
         self._values |= data
         for name, value in data.items():
             if isinstance(value, int | float) and math.isfinite(value):
@@ -80,7 +80,7 @@ class Screen:
                 if len(points) > MOST_POINTS:
                     del points[::2]
 
-    def _drawn(self) -> Group:
+    def _rendered(self) -> Group:
         return Group(self._table(), self._bar)
 
     def _table(self) -> Table:

@@ -31,10 +31,10 @@ from footplate.cli.text import (
     print_lines,
     print_message,
     print_wrapped,
+    reason_text,
     short,
     steps,
     table,
-    why,
 )
 from footplate.contract.errors import FootplateError, did_you_mean
 
@@ -51,7 +51,7 @@ COLUMNS: dict[str, Callable[[JobInfo], str]] = {
     "id": lambda job: job.id,
     "name": lambda job: job.name or "",
     "state": lambda job: job.state,
-    "why": why,
+    "why": reason_text,
     "step": steps,
     "age": lambda job: age(job.created_at),
     "node": lambda job: ", ".join(job.nodes),
@@ -61,7 +61,7 @@ COLUMNS: dict[str, Callable[[JobInfo], str]] = {
     "ran": lambda job: duration(job.running_s),
 }
 DEFAULT_COLUMNS = ["job", "name", "state", "why", "step", "loss", "age"]
-LEAST = ("loss", "why", "age", "step")
+OPTIONAL_COLUMNS = ("loss", "why", "age", "step")
 """The columns that are left out if a terminal is too narrow, in this order."""
 
 
@@ -90,13 +90,13 @@ def add_verbs(verbs: Verbs) -> None:
 def run_ls(options: Options) -> int:
     require_one_of(options, "--json", "--quiet", "--columns")
     client = client_of(options)
-    _list(client, options)
+    _print_jobs(client, options)
     is_connected = True
     while options.watch:
         sys.stdout.flush()
         time.sleep(WATCH_SECONDS)
         try:
-            _list(client, options)
+            _print_jobs(client, options)
             if not is_connected:
                 print_message("connected again")
             is_connected = True
@@ -109,7 +109,7 @@ def run_ls(options: Options) -> int:
     return 0
 
 
-def _list(client: Client, options: Options) -> None:
+def _print_jobs(client: Client, options: Options) -> None:
     """Prints the chosen jobs once."""
     columns = options.columns or DEFAULT_COLUMNS
     # A minus means descending: the newest or the highest first.
@@ -124,8 +124,8 @@ def _list(client: Client, options: Options) -> None:
         rows = [[cell(job.info, name) for name in columns] for job in jobs]
         if options.watch and sys.stdout.isatty():
             print(CLEAR, end="")
-        least = [name.upper() for name in LEAST if name in columns]
-        table([name.upper() for name in columns], rows, empty="no job matches", least=least)
+        optional_columns = [name.upper() for name in OPTIONAL_COLUMNS if name in columns]
+        table([name.upper() for name in columns], rows, empty_text="no job matches", optional_columns=optional_columns)
         for name in options.columns or () if rows else ():
             warn_of_empty_column(name, [job.info for job in jobs])
 
@@ -189,10 +189,10 @@ def run_queue(options: Options) -> int:
     client = client_of(options)
     entries = client.queue(client.jobs.get(options.job).id if options.job else None)
     head = ("PLACE", "JOB", "NAME", "PRIORITY", "POOL", "WAITS", "WHY")
-    empty = "no job is waiting" if options.job is None else "this job is not waiting"
-    return show(options, entries, head, _waiting, empty=empty)
+    empty_text = "no job is waiting" if options.job is None else "this job is not waiting"
+    return show(options, entries, head, _queue_row, empty_text=empty_text)
 
 
-def _waiting(job: QueuedJob) -> tuple[object, ...]:
-    why = f"starts after {job.starts_after}" if job.starts_after else job.message or job.reason
-    return job.place, short(job.job), job.name, job.priority, job.pool, duration(job.waited_s), why
+def _queue_row(job: QueuedJob) -> tuple[object, ...]:
+    reason = f"starts after {job.starts_after}" if job.starts_after else job.message or job.reason
+    return job.place, short(job.job), job.name, job.priority, job.pool, duration(job.waited_s), reason

@@ -44,7 +44,7 @@ def _add_spec(parser: Any) -> None:
 
 
 def run_submit(options: Options) -> int:
-    spec = read(options.spec, options.changes)
+    spec = read_spec(options.spec, options.changes)
     if options.name is not None:
         spec["name"] = options.name
     if options.tag:
@@ -53,14 +53,14 @@ def run_submit(options: Options) -> int:
             raise UsageError(f"tags must be a list, and the spec has {json.dumps(tags)}", hint='for example ["demo"]')
         spec["tags"] = [*tags, *options.tag]
     client = client_of(options)
-    _bring_code(client, options, spec)
+    _upload_code(client, options, spec)
     # The placement is requested before the job exists, because later the job itself would occupy slots.
     placement = None if options.json else client.jobs.validate(spec).placement
     job = client.jobs.create(spec)
     if options.json:
         print_json(job.info.model_dump(mode="json"))
     else:
-        for line in _lines(job.info.warnings):
+        for line in _warning_lines(job.info.warnings):
             print(clean(line), file=sys.stderr, flush=True)
         print(job.id, flush=True)
         if placement is not None and (placement.waits or not options.watch):
@@ -69,22 +69,22 @@ def run_submit(options: Options) -> int:
 
 
 def run_validate(options: Options) -> int:
-    client, spec = client_of(options), read(options.spec, options.changes)
-    _bring_code(client, options, spec)
+    client, spec = client_of(options), read_spec(options.spec, options.changes)
+    _upload_code(client, options, spec)
     validation = client.jobs.validate(spec)
     if options.json:
         print_json(validation.model_dump(mode="json"))
         return 0
     steps = "as many steps as the data has" if validation.steps is None else f"{validation.steps} steps"
-    print_lines(f"valid: {steps}; {validation.placement.message}", *_lines(validation.warnings))
+    print_lines(f"valid: {steps}; {validation.placement.message}", *_warning_lines(validation.warnings))
     return 0
 
 
-def _lines(warnings: Sequence[SpecWarning]) -> list[str]:
+def _warning_lines(warnings: Sequence[SpecWarning]) -> list[str]:
     return [f"warning: {warning.pointer}: {warning.detail}" for warning in warnings]
 
 
-def _bring_code(client: Client, options: Options, spec: dict[str, Any]) -> None:
+def _upload_code(client: Client, options: Options, spec: dict[str, Any]) -> None:
     """Uploads the folder or file of `--code`, and sets `code.bundle` in the spec, as `--set` replaces a value."""
     if options.code is None:
         return
@@ -94,7 +94,7 @@ def _bring_code(client: Client, options: Options, spec: dict[str, Any]) -> None:
     spec["code"] = {**code, "bundle": client.bundles.upload(options.code).sha256}
 
 
-def read(word: str, changes: list[str]) -> dict[str, Any]:
+def read_spec(word: str, changes: list[str]) -> dict[str, Any]:
     """Returns the spec in a file, on stdin or in the word itself, with the values of `--set`."""
     spec = _parsed(word)
     if not isinstance(spec, dict):
@@ -102,7 +102,7 @@ def read(word: str, changes: list[str]) -> dict[str, Any]:
             f"{word[:500]!r} does not hold a spec: a spec must be an object", hint=f"for example {EXAMPLE}"
         )
     for change in changes:
-        put(spec, change)
+        set_value(spec, change)
     return spec
 
 
@@ -120,20 +120,20 @@ def _parsed(word: str) -> Any:
             hint=f"""run it with footplate submit '{{"loop": {{"script": "{path.name}"}}}}' --code {quote(word)}""",
         )
     try:
-        raw = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise UsageError(
             f"the spec {word!r} cannot be read: {error.strerror}", hint=f"a spec looks like {EXAMPLE}"
         ) from error
-    return _yaml(path, raw) if path.suffix in (".yaml", ".yml") else read_json(raw)
+    return _yaml(path, content) if path.suffix in (".yaml", ".yml") else read_json(content)
 
 
-def _yaml(path: Path, raw: bytes) -> Any:
+def _yaml(path: Path, content: bytes) -> Any:
     if find_spec("yaml") is None:
         raise UsageError(f"{path} is YAML, and no YAML reader is installed", hint="pip install pyyaml, or write JSON")
     yaml = import_module("yaml")
     try:
-        return yaml.load(raw, _yaml_loader(yaml))
+        return yaml.load(content, _yaml_loader(yaml))
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
@@ -167,28 +167,28 @@ YAML_VALUES = {
 """The YAML values without quotes that are not texts, each with its pattern. The first pattern that matches decides."""
 
 
-def put(spec: dict[str, Any], change: str, example: str = "training.max_steps=50") -> None:
+def set_value(spec: dict[str, Any], change: str, example: str = "training.max_steps=50") -> None:
     """Applies one `--set` to the spec: a path of names with dots, `=` and a value. Missing objects are created."""
-    path, equals, text = change.partition("=")
+    path, separator, text = change.partition("=")
     *parents, last = path.split(".")
-    if not equals or not all([*parents, last]):
+    if not separator or not all([*parents, last]):
         raise UsageError(f"--set {change!r} has no name or no value", hint=f"it looks like --set {example}")
-    place: Any = spec
+    parent: Any = spec
     for depth, name in enumerate(parents):
-        below = place.setdefault(name, {})
-        if not isinstance(below, dict):
-            here = ".".join(parents[: depth + 1])
-            if isinstance(below, list):
+        child = parent.setdefault(name, {})
+        if not isinstance(child, dict):
+            path_to_child = ".".join(parents[: depth + 1])
+            if isinstance(child, list):
                 raise UsageError(
-                    f"--set {path}: {here} is a list, and --set cannot change one entry of it",
-                    hint=f"change the spec, or give the whole list: --set '{here}=[…]'",
+                    f"--set {path}: {path_to_child} is a list, and --set cannot change one entry of it",
+                    hint=f"change the spec, or give the whole list: --set '{path_to_child}=[…]'",
                 )
             raise UsageError(
-                f"--set {path}: {here} is {json.dumps(below)}, which is not an object",
-                hint=f"write {here} as an object in the spec",
+                f"--set {path}: {path_to_child} is {json.dumps(child)}, which is not an object",
+                hint=f"write {path_to_child} as an object in the spec",
             )
-        place = below
-    place[last] = parsed_or_text(text)
+        parent = child
+    parent[last] = parsed_or_text(text)
 
 
 def parsed_or_text(text: str) -> Any:

@@ -73,43 +73,48 @@ def table(
     head: Sequence[str],
     rows: Iterable[Sequence[object]],
     *,
-    empty: str,
-    least: Sequence[str] = (),
-    cut: Sequence[str] = (),
+    empty_text: str,
+    optional_columns: Sequence[str] = (),
+    long_columns: Sequence[str] = (),
     width: int | None = None,
 ) -> None:
-    """Prints a table. Columns of numbers are aligned to the right. Without rows, prints `empty` on stderr.
+    """Prints a table. Columns of numbers are aligned to the right. Without rows, prints `empty_text` on stderr.
 
-    On a terminal, or with a `width`, the cells of columns in `cut` are shortened until the table fits. If that is not
-    enough, columns are left out: first those in `least`, in that order, and then those at the right.
+    On a terminal, or with a `width`, the cells of `long_columns` are shortened until the table fits. If that is not
+    enough, columns are left out: first `optional_columns`, in that order, and then those at the right.
     """
     cells = [[_IN_CELL.sub("�", "" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
-        print_message(empty)
+        print_message(empty_text)
         return
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    for index, most in _cut(head, widths, cut, width).items():
-        widths[index] = most
-        cells = [[_shortened(cell, most) if at == index else cell for at, cell in enumerate(row)] for row in cells]
-    shown = _fitting(head, widths, least, width)
-    head, widths = [head[index] for index in shown], [widths[index] for index in shown]
-    cells = [[row[index] for index in shown] for row in cells]
-    right = [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
+    for index, limit in _shortened_widths(head, widths, long_columns, width).items():
+        widths[index] = limit
+        cells = [
+            [_shortened(cell, limit) if position == index else cell for position, cell in enumerate(row)]
+            for row in cells
+        ]
+    indices = _fitting_columns(head, widths, optional_columns, width)
+    head, widths = [head[index] for index in indices], [widths[index] for index in indices]
+    cells = [[row[index] for index in indices] for row in cells]
+    is_numeric = [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
     for row in [list(head), *cells]:
         aligned = [
             cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
+            for cell, width, to_right in zip(row, widths, is_numeric, strict=True)
         ]
         print("  ".join(aligned).rstrip())
     if any(cell.endswith("…") for row in cells for cell in row):
         print_message("long cells are cut to fit this terminal; pipe the output to see them, as in `footplate … | cat`")
 
 
-def _cut(head: Sequence[str], widths: Sequence[int], cut: Sequence[str], width: int | None) -> dict[int, int]:
-    """Returns the widths of the columns in `cut`, by index. The widest is shortened first, to LEAST_CELL at most."""
-    cuts = {index: widths[index] for index, name in enumerate(head) if name in cut}
+def _shortened_widths(
+    head: Sequence[str], widths: Sequence[int], long_columns: Sequence[str], width: int | None
+) -> dict[int, int]:
+    """Returns the widths of `long_columns`, by index. The widest is shortened first, to LEAST_CELL at most."""
+    cuts = {index: widths[index] for index, name in enumerate(head) if name in long_columns}
     excess = 0 if width is None else sum(widths) + 2 * (len(widths) - 1) - width
     while excess > 0 and cuts and max(cuts.values()) > LEAST_CELL:
         widest = max(cuts, key=cuts.__getitem__)
@@ -122,20 +127,22 @@ LEAST_CELL = 12
 """The width below which cells are not shortened."""
 
 
-def _shortened(cell: str, most: int) -> str:
-    return cell if len(cell) <= most else f"{cell[: most - 1]}…"
+def _shortened(cell: str, limit: int) -> str:
+    return cell if len(cell) <= limit else f"{cell[: limit - 1]}…"
 
 
-def _fitting(head: Sequence[str], widths: Sequence[int], least: Sequence[str], width: int | None) -> list[int]:
+def _fitting_columns(
+    head: Sequence[str], widths: Sequence[int], optional_columns: Sequence[str], width: int | None
+) -> list[int]:
     """Returns the indices of the columns that fit into `width` characters. The first column is always among them."""
-    shown = list(range(len(head)))
-    leave_out = [head.index(name) for name in least] + shown[:0:-1]
-    for index in leave_out:
-        if width is None or sum(widths[column] + 2 for column in shown) - 2 <= width:
+    indices = list(range(len(head)))
+    candidates = [head.index(name) for name in optional_columns] + indices[:0:-1]
+    for index in candidates:
+        if width is None or sum(widths[column] + 2 for column in indices) - 2 <= width:
             break
-        if index in shown:
-            shown.remove(index)
-    return shown
+        if index in indices:
+            indices.remove(index)
+    return indices
 
 
 _NUMBER = re.compile(r"|[-+]?[\d.,]+(e[-+]?\d+)?%?|nan|-?inf|\d+/\d+|[\d.]+ [kMGT]?B")
@@ -162,13 +169,13 @@ def size(count: float) -> str:
 
 def duration(seconds: float) -> str:
     """Returns a text such as `42s`, `3m 20s`, `2h 05m` or `4d 3h`."""
-    whole = max(0, round(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    whole_seconds = max(0, round(seconds))
+    minutes, hours, days = whole_seconds // 60, whole_seconds // 3600, whole_seconds // 86400
     if days:
         return f"{days}d {hours % 24}h"
     if hours:
         return f"{hours}h {minutes % 60:02d}m"
-    return f"{minutes}m {whole % 60:02d}s" if minutes else f"{whole}s"
+    return f"{minutes}m {whole_seconds % 60:02d}s" if minutes else f"{whole_seconds}s"
 
 
 def age(moment: str | None) -> str:
@@ -184,7 +191,7 @@ def steps(job: JobInfo) -> str:
     return f"{job.progress.step}/{job.progress.max_steps}" if job.progress.max_steps else str(job.progress.step)
 
 
-def why(job: JobInfo) -> str:
+def reason_text(job: JobInfo) -> str:
     """Returns the reason for the job's state, or an empty text if the state implies it."""
     return "" if job.reason in ("training", "completed", "cancel", "pause") else job.reason
 
@@ -201,7 +208,7 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
         return ""
     count = min(width, len(finite))
     edges = [round(index * len(finite) / count) for index in range(count + 1)]
-    means = [math.fsum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    span = (high - low) or 1.0
-    return "".join(BLOCKS[min(7, int((mean - low) / span * 8))] for mean in means)
+    means = [math.fsum(finite[start:stop]) / (stop - start) for start, stop in pairwise(edges)]
+    lowest, highest = min(means), max(means)
+    span = (highest - lowest) or 1.0
+    return "".join(BLOCKS[min(7, int((mean - lowest) / span * 8))] for mean in means)

@@ -40,9 +40,9 @@ def add_verbs(verbs: Verbs) -> None:
 def run_watch(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
     if not options.json:
-        rest = f": {job.info.message}" if job.info.message else ""
-        rest = f"; `footplate resume {short(job.id)}` continues it" if job.state == "paused" else rest
-        print_lines(f"{job.id} {job.state}{rest}")
+        message = f": {job.info.message}" if job.info.message else ""
+        message = f"; `footplate resume {short(job.id)}` continues it" if job.state == "paused" else message
+        print_lines(f"{job.id} {job.state}{message}")
     after = job.info.last_no if options.after is None else options.after
     return watch_job(job, after=after, as_json=options.json)
 
@@ -50,9 +50,9 @@ def run_watch(options: Options) -> int:
 def watch_job(job: Job, *, after: int, as_json: bool) -> int:
     """Prints a job's events until it has ended. Returns 0 if the job succeeded."""
     try:
-        with _printing(job, as_json=as_json) as show:
+        with _event_printer(job, as_json=as_json) as print_event:
             for event in job.events(after=after):
-                show(event)
+                print_event(event)
             job.wait()
     except KeyboardInterrupt:
         print_message(
@@ -60,11 +60,11 @@ def watch_job(job: Job, *, after: int, as_json: bool) -> int:
             f"`footplate cancel {short(job.id)}` cancels it"
         )
         return INTERRUPTED
-    return _ended(job, as_json=as_json)
+    return _print_end(job, as_json=as_json)
 
 
 @contextmanager
-def _printing(job: Job, *, as_json: bool) -> Iterator[Callable[[Event], None]]:
+def _event_printer(job: Job, *, as_json: bool) -> Iterator[Callable[[Event], None]]:
     """Yields the function that prints an event: as JSON, as a line in a pipe, or on a terminal's screen."""
     if as_json or not sys.stdout.isatty():
         yield _print_json if as_json else _print_line
@@ -88,10 +88,10 @@ def _print_line(event: Event) -> None:
         print(clean(text), flush=True)
 
 
-def _ended(job: Job, *, as_json: bool) -> int:
+def _print_end(job: Job, *, as_json: bool) -> int:
     if job.state == "succeeded":
         if not as_json:
-            print_lines(*_results(job))
+            print_lines(*_result_lines(job))
         return 0
     reason = job.error.message if job.error else (job.info.message or job.reason)
     hint = f"; {job.error.hint}" if job.error and job.error.hint else ""
@@ -99,7 +99,7 @@ def _ended(job: Job, *, as_json: bool) -> int:
     return FAILED
 
 
-def _results(job: Job) -> Iterator[str]:
+def _result_lines(job: Job) -> Iterator[str]:
     """Yields a line with the best evaluation, and one with the number and size of the job's outputs."""
     if best := (job.result or {}).get("best"):
         yield f"best {best['metric']} {number(best['value'])} at step {best['step']}"
@@ -128,10 +128,10 @@ def run_events(options: Options) -> int:
         if options.json:
             _print_json(event)
         else:
-            text = f"{event.no:>6}  {event.at}  {event.kind:<10}  {line_of(event) or _rest(event)}"
+            text = f"{event.no:>6}  {event.at}  {event.kind:<10}  {line_of(event) or _other_fields(event)}"
             print_wrapped(text, indent=8, flush=options.follow)
     return 0
 
 
-def _rest(event: Event) -> str:
+def _other_fields(event: Event) -> str:
     return "  ".join(f"{name} {number(value)}" for name, value in event.data.items() if value is not None)

@@ -40,9 +40,11 @@ def add_verbs(verbs: Verbs) -> None:
     changes = "change the URL, the states or the tags, or disable the webhook"
     update = add_subcommand(subcommands, "update", run_update, changes)
     update.add_argument("--to", metavar="URL", help="the new URL that receives the requests")
-    for parser, further in ((create, ""), (update, "; all removes the filter")):
-        parser.add_argument("--state", help=f"only jobs that reach this state, or one of several with commas{further}")
-        parser.add_argument("--tag", help=f"only jobs with this tag, or one of several with commas{further}")
+    for parser, removal_help in ((create, ""), (update, "; all removes the filter")):
+        parser.add_argument(
+            "--state", help=f"only jobs that reach this state, or one of several with commas{removal_help}"
+        )
+        parser.add_argument("--tag", help=f"only jobs with this tag, or one of several with commas{removal_help}")
         parser.add_argument("--description", help="a description of the webhook")
     switch = update.add_mutually_exclusive_group()
     switch.add_argument("--enable", dest="enabled", action="store_true", default=None, help="send requests again")
@@ -70,10 +72,10 @@ def add_verbs(verbs: Verbs) -> None:
 
 def run_list(options: Options) -> int:
     head = ("WEBHOOK", "URL", "FORMAT", "STATES", "TAGS", "AGE", "HOW")
-    return show(options, client_of(options).webhooks.list(), head, _row, empty="there is no webhook yet")
+    return show(options, client_of(options).webhooks.list(), head, _webhook_row, empty_text="there is no webhook yet")
 
 
-def _row(webhook: Webhook) -> tuple[object, ...]:
+def _webhook_row(webhook: Webhook) -> tuple[object, ...]:
     states, tags = (" ".join(names) if names else "all" for names in (webhook.states, webhook.tags))
     return webhook.id, webhook.url, webhook.format, states, tags, age(webhook.created_at), _status(webhook)
 
@@ -86,7 +88,7 @@ def _status(webhook: Webhook) -> str:
 
 def run_create(options: Options) -> int:
     webhook = client_of(options).webhooks.create(
-        options.to, **_wanted(options, "state", "tag", "description", "format")
+        options.to, **_chosen_fields(options, "state", "tag", "description", "format")
     )
     return _show_secret(webhook, options)
 
@@ -96,20 +98,20 @@ def run_rotate(options: Options) -> int:
     return _show_secret(client_of(options).webhooks.rotate(options.webhook, overlap=overlap), options)
 
 
-def _show_secret(made: NewWebhook, options: Options) -> int:
+def _show_secret(webhook: NewWebhook, options: Options) -> int:
     if options.json:
-        print_json(made.model_dump(mode="json"))
+        print_json(webhook.model_dump(mode="json"))
         return 0
-    print(made.secret, flush=True)
+    print(webhook.secret, flush=True)
     # On stderr, because a script may want only the secret from stdout.
-    print_message(f"requests of {made.id} are signed with this secret, which is not shown again")
-    if made.old_secret_until:
-        print_message(f"the old secret also signs until {made.old_secret_until}")
+    print_message(f"requests of {webhook.id} are signed with this secret, which is not shown again")
+    if webhook.old_secret_until:
+        print_message(f"the old secret also signs until {webhook.old_secret_until}")
     return 0
 
 
 def run_update(options: Options) -> int:
-    changes = _wanted(options, "to", "state", "tag", "description", "enabled")
+    changes = _chosen_fields(options, "to", "state", "tag", "description", "enabled")
     if not changes:
         hint = "--to URL, --state, --tag, --description, --enable or --disable"
         raise UsageError("the command changes nothing: name at least one option", hint=hint)
@@ -120,31 +122,31 @@ def run_update(options: Options) -> int:
     return 0
 
 
-def _wanted(options: Options, *names: str) -> dict[str, Any]:
+def _chosen_fields(options: Options, *names: str) -> dict[str, Any]:
     """Returns the options that were used, under the API's field names."""
     fields = {name: value for name in names if (value := getattr(options, name)) is not None}
     if "to" in fields:  # The option is `--to` and not `--url`, because `--url` is the service's address.
         fields["url"] = fields.pop("to")
     for name in ("state", "tag"):
         if name in fields:
-            words = fields.pop(name)
-            fields[f"{name}s"] = None if words == "all" else words.split(",")
+            text = fields.pop(name)
+            fields[f"{name}s"] = None if text == "all" else text.split(",")
     return fields
 
 
 def run_test(options: Options) -> int:
-    sent = client_of(options).webhooks.test(options.webhook)
+    delivery = client_of(options).webhooks.test(options.webhook)
     if options.json:
-        print_json(sent.model_dump(mode="json"))
+        print_json(delivery.model_dump(mode="json"))
     else:
-        print_lines(f"{sent.id} will be sent; `footplate webhooks deliveries {options.webhook}` shows the result")
+        print_lines(f"{delivery.id} will be sent; `footplate webhooks deliveries {options.webhook}` shows the result")
     return 0
 
 
 def run_deliveries(options: Options) -> int:
     deliveries = islice(client_of(options).webhooks.deliveries(options.webhook), options.limit or None)
     head = ("DELIVERY", "TYPE", "JOB", "STATUS", "TRIES", "AGE", "ANSWER")
-    return show(options, deliveries, head, _delivery_row, empty="nothing was sent to this webhook yet")
+    return show(options, deliveries, head, _delivery_row, empty_text="nothing was sent to this webhook yet")
 
 
 def _delivery_row(delivery: Delivery) -> tuple[object, ...]:

@@ -261,8 +261,8 @@ def test_metrics_are_printed_as_a_table_csv_or_json(command: Command, standing: 
 
     job = json.loads(command.good("ls", "--limit", "1", "--json"))["id"]
     losses = standing.losses(job)
-    least = min(losses, key=lambda step: losses[step])
-    assert re.search(rf"^loss .*  {least}  .*  20  [▁▂▃▄▅▆▇█]{{20}}$", summary, re.MULTILINE)
+    optional_columns = min(losses, key=lambda step: losses[step])
+    assert re.search(rf"^loss .*  {optional_columns}  .*  20  [▁▂▃▄▅▆▇█]{{20}}$", summary, re.MULTILINE)
     assert command.good("metrics", "@last", "--follow") == summary
     assert {int(row["step"]): float(row["loss"]) for row in rows if row["loss"]} == standing.losses(job)
     assert lines == standing.metrics(job)
@@ -338,7 +338,7 @@ def test_printed_lines_of_a_job_cannot_control_the_terminal(capsys: pytest.Captu
 
 
 def test_a_cell_of_a_table_cannot_break_lines_or_reverse_the_text(capsys: pytest.CaptureFixture[str]) -> None:
-    table(["name", "state"], [["one\nforged  succeeded", "re\u202eversed\u2069\t\x9b"]], empty="none")
+    table(["name", "state"], [["one\nforged  succeeded", "re\u202eversed\u2069\t\x9b"]], empty_text="none")
 
     assert capsys.readouterr().out.splitlines()[1:] == ["one�forged  succeeded  re�versed���"]
 

@@ -24,7 +24,7 @@ from footplate.cli.context import UsageError, client_of
 from footplate.cli.event_lines import line_of
 from footplate.cli.predict import inputs
 from footplate.cli.show import cell, warn_of_empty_column
-from footplate.cli.submit import read
+from footplate.cli.submit import read_spec
 from footplate.cli.text import duration, number, size, sparkline, steps, table, wrapped
 from footplate.contract.errors import InvalidSpec, SettingsError
 from footplate.contract.events import Event
@@ -50,7 +50,7 @@ def test_a_spec_is_a_file_of_json_or_yaml_stdin_or_json_itself(tmp_path: Path, m
     (tmp_path / "job.yaml").write_text("model: toy/mlp\ndata: toy/regression\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SPEC.encode())))
 
-    said = [read(word, []) for word in (str(tmp_path / "job.json"), str(tmp_path / "job.yaml"), "-", SPEC)]
+    said = [read_spec(word, []) for word in (str(tmp_path / "job.json"), str(tmp_path / "job.yaml"), "-", SPEC)]
 
     assert said == [{"model": "toy/mlp", "data": "toy/regression"}] * 4
 
@@ -59,7 +59,7 @@ def test_set_replaces_one_value_and_creates_missing_objects() -> None:
     deep = "[" * 100_000
     changes = ["training.max_steps=50", "training.bf16=true", "model.use=toy/gpt", f"name={deep}", 'tags=["a"]']
 
-    spec = read('{"model": {"use": "toy/mlp"}}', changes)
+    spec = read_spec('{"model": {"use": "toy/mlp"}}', changes)
 
     assert spec == {
         "model": {"use": "toy/gpt"},
@@ -71,14 +71,14 @@ def test_set_replaces_one_value_and_creates_missing_objects() -> None:
 
 def test_a_repeated_field_in_a_spec_is_refused_by_name() -> None:
     with pytest.raises(InvalidSpec, match="/model"):
-        read('{"model": "a", "model": "b"}', [])
+        read_spec('{"model": "a", "model": "b"}', [])
 
 
 def test_a_spec_file_without_an_object_is_refused_with_an_example(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("[1]")
 
     with pytest.raises(UsageError, match=r"job\.json.*an object"):
-        read(str(tmp_path / "job.json"), [])
+        read_spec(str(tmp_path / "job.json"), [])
 
 
 def test_without_a_yaml_reader_yaml_is_refused_with_what_to_install(
@@ -88,7 +88,7 @@ def test_without_a_yaml_reader_yaml_is_refused_with_what_to_install(
     monkeypatch.setattr("footplate.cli.submit.find_spec", lambda name: None)
 
     with pytest.raises(UsageError) as refused:
-        read(str(tmp_path / "job.yml"), [])
+        read_spec(str(tmp_path / "job.yml"), [])
 
     assert "pyyaml" in (refused.value.hint or "")
 
@@ -100,7 +100,7 @@ def test_yaml_values_are_read_as_json_values(tmp_path: Path) -> None:
         "base: &base {max_steps: 1}\nother: {<<: *base, max_steps: 2}\n"
     )
 
-    spec = read(str(tmp_path / "job.yaml"), [])
+    spec = read_spec(str(tmp_path / "job.yaml"), [])
 
     assert spec["training"] == {
         "learning_rate": 2e-5, "eval_strategy": "no", "save_steps": 0.1, "bf16": True, "max_steps": 50,
@@ -113,7 +113,7 @@ def test_a_repeated_key_of_yaml_is_refused_with_its_place(tmp_path: Path) -> Non
     (tmp_path / "job.yaml").write_text("model: toy/mlp\ndata: toy/regression\nmodel: toy/gpt\n")
 
     with pytest.raises(UsageError, match=r"'model' is there twice.*line 3"):
-        read(str(tmp_path / "job.yaml"), [])
+        read_spec(str(tmp_path / "job.yaml"), [])
 
 
 def test_bytes_that_are_not_utf_8_are_refused_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,8 +194,8 @@ def test_progress_is_printed_without_a_total_if_max_steps_is_unknown(max_steps: 
 
 
 def test_a_table_aligns_numbers_right_and_prints_a_message_if_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    table(("NAME", "STEPS"), [("a", "7"), ("longer", "120")], empty="nothing")
-    table(("NAME",), [], empty="nothing is there")
+    table(("NAME", "STEPS"), [("a", "7"), ("longer", "120")], empty_text="nothing")
+    table(("NAME",), [], empty_text="nothing is there")
 
     out, err = capsys.readouterr()
     assert out == "NAME    STEPS\na           7\nlonger    120\n"
@@ -323,7 +323,13 @@ def test_an_unknown_subcommand_without_a_similar_name_prints_all_subcommands(
 def test_a_table_leaves_out_the_least_important_columns_until_it_fits(
     width: int, columns: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table(("JOB", "NAME", "STATE", "LOSS"), [("a1", "first", "running", "0.1")], empty="", least=("LOSS",), width=width)
+    table(
+        ("JOB", "NAME", "STATE", "LOSS"),
+        [("a1", "first", "running", "0.1")],
+        empty_text="",
+        optional_columns=("LOSS",),
+        width=width,
+    )
 
     assert capsys.readouterr().out.splitlines()[0] == columns
 
@@ -497,7 +503,13 @@ def test_ls_columns_may_be_job_fields_or_metrics(capsys: pytest.CaptureFixture[s
 
 
 def test_a_table_shortens_long_cells_before_it_leaves_columns_out(capsys: pytest.CaptureFixture[str]) -> None:
-    table(("WHERE", "a", "b"), [("/training/learning_rate", "x" * 40, "1")], empty="", cut=("WHERE", "a"), width=40)
+    table(
+        ("WHERE", "a", "b"),
+        [("/training/learning_rate", "x" * 40, "1")],
+        empty_text="",
+        long_columns=("WHERE", "a"),
+        width=40,
+    )
 
     printed = capsys.readouterr()
     head, row = printed.out.splitlines()
