@@ -27,9 +27,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON line once it is ready, and nothing else")
     parser.add_argument("--no-first-job", action="store_true", help="do not submit the toy job on the first start")
     arguments = parser.parse_args()
-    if wrong := unknown(os.environ):
+    if problems := unknown(os.environ):
         # This is checked before any folder is made, because FOOTPLATE_HOME may be misspelt.
-        print("\n".join(f"footplate: {sentence}" for sentence in wrong), file=sys.stderr)
+        print("\n".join(f"footplate: {sentence}" for sentence in problems), file=sys.stderr)
         return 2
     try:
         home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate")).absolute()

@@ -29,11 +29,11 @@ open_without_proxy = build_opener(ProxyHandler({})).open
 SETTLED = ("succeeded", "failed", "cancelled", "paused")
 
 
-def main(url: str, note: Path, *, quiet: bool) -> int:
+def main(url: str, id_file: Path, *, quiet: bool) -> int:
     """Submits the toy job, and shows its progress. Errors are printed, and `footplate up` goes on without the job."""
     try:
         job = submit(url)
-        note.write_text(job["id"])
+        id_file.write_text(job["id"])
         if not quiet:
             show(url, job["id"])
     except HTTPError as error:
@@ -55,11 +55,11 @@ def submit(url: str) -> dict[str, Any]:
 def show(url: str, job: str) -> None:
     """Shows a job until it ends or is paused. In a pipe, prints a line for each state and each tenth of the steps."""
     print(f"A first job to look at: {url}/#{job}", flush=True)
-    printed = None
+    last_printed = None
     for snapshot in follow(url, job):
         if sys.stdout.isatty():
             print(f"\r\033[K{progress_line(snapshot)}", end="\n" if snapshot["state"] in SETTLED else "", flush=True)
-        elif printed != (printed := (snapshot["state"], tenth_of_steps(snapshot))):
+        elif last_printed != (last_printed := (snapshot["state"], tenth_of_steps(snapshot))):
             print(progress_line(snapshot), flush=True)
 
 
@@ -90,8 +90,8 @@ def tenth_of_steps(snapshot: dict[str, Any]) -> int:
 def progress_line(snapshot: dict[str, Any]) -> str:
     """Returns a line like `first job running  step 1200/20000  loss 0.1234  about 12 s left`."""
     progress, metrics = snapshot.get("progress") or {}, snapshot.get("metrics") or {}
-    waits_for = f": {snapshot.get('message') or snapshot['reason']}" if snapshot["state"] == "queued" else ""
-    parts = [f"first job {snapshot['state']}{waits_for}"]
+    waiting_text = f": {snapshot.get('message') or snapshot['reason']}" if snapshot["state"] == "queued" else ""
+    parts = [f"first job {snapshot['state']}{waiting_text}"]
     if progress.get("step"):
         parts.append(f"step {progress['step']}/{progress.get('max_steps', '?')}")
     if isinstance(loss := metrics.get("loss"), float):

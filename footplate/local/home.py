@@ -57,9 +57,9 @@ class Home:
 def hold(path: Path) -> Iterator[Home]:
     """Creates the home if needed, and locks it until this process ends. The kernel unlocks it after a crash, too."""
     home = Home(path)
-    with _make(home) as lock:
+    with _open_lock(home) as lock:
         if not try_lock(lock.fileno()):
-            raise HomeInUse(_who_holds(path, lock.fileno()))
+            raise HomeInUse(_holder_text(path, lock.fileno()))
         with _usable(home):
             record_holder(home, url=None)
         yield home
@@ -67,13 +67,13 @@ def hold(path: Path) -> Iterator[Home]:
         lock.truncate(0)
 
 
-def _make(home: Home) -> IO[str]:
+def _open_lock(home: Home) -> IO[str]:
     """Creates the folders of the home, and returns the open lock file."""
     with _usable(home):
         home.logs.mkdir(parents=True, exist_ok=True)
         home.run.mkdir(exist_ok=True)
-        for private in (home.run, home.logs):
-            private.chmod(0o700)
+        for folder in (home.run, home.logs):
+            folder.chmod(0o700)
         return (home.path / "up.lock").open("a+")
 
 
@@ -95,7 +95,7 @@ def record_holder(home: Home, url: str | None) -> None:
         lock.write(json.dumps({"pid": os.getpid(), "url": url}).encode().ljust(RECORD_BYTES))
 
 
-def _who_holds(path: Path, lock: int) -> str:
+def _holder_text(path: Path, lock: int) -> str:
     owner = "another process"
     with suppress(ValueError, KeyError):
         holder = json.loads(os.pread(lock, 4096, 0))

@@ -44,8 +44,8 @@ class StopSignals:
     two signals are one request to stop.
     """
 
-    asked = False
-    now = False
+    is_requested = False
+    is_immediate = False
 
     def listen(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -55,8 +55,8 @@ class StopSignals:
             signal.signal(signal.SIGHUP, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.now = self.now or (self.asked and number == signal.SIGINT)
-        self.asked = True
+        self.is_immediate = self.is_immediate or (self.is_requested and number == signal.SIGINT)
+        self.is_requested = True
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class Child:
 class Children:
     """The child processes of `footplate up`, in the order in which they were started."""
 
-    def __init__(self, stop: StopSignals, say: Callable[[str], None]) -> None:
+    def __init__(self, stop: StopSignals, report: Callable[[str], None]) -> None:
         self.all: list[Child] = []
-        self._stop, self._say = stop, say
+        self._stop, self._report = stop, report
 
     def start(self, program: Program) -> Child:
         rotate(program.log)
@@ -136,30 +136,37 @@ class Children:
             raise Failed(f"{exit_text(child)}.{end_of_log(program.log)}")
 
     def wait_until(
-        self, ready: Callable[[], bool], *children: Child, within: float, what: str, every: float = POLL_SECONDS
+        self,
+        is_ready: Callable[[], bool],
+        *children: Child,
+        timeout_seconds: float,
+        milestone: str,
+        interval_seconds: float = POLL_SECONDS,
     ) -> None:
         """Waits until starting children are ready. Raises Failed, with the end of a log, if one dies or time is up."""
-        deadline = time.monotonic() + within
-        while not ready():
+        deadline = time.monotonic() + timeout_seconds
+        while not is_ready():
             for child in children:
                 if not child.is_running:
-                    raise Failed(f"{exit_text(child)} before {what}.{end_of_log(child.program.log)}")
+                    raise Failed(f"{exit_text(child)} before {milestone}.{end_of_log(child.program.log)}")
             if time.monotonic() > deadline:
-                raise Failed(f"gave up after {within:g} s, before {what}.{end_of_log(children[-1].program.log)}")
-            self.pause(every)
+                raise Failed(
+                    f"gave up after {timeout_seconds:g} s, before {milestone}.{end_of_log(children[-1].program.log)}"
+                )
+            self.pause(interval_seconds)
 
-    def give_up(self, child: Child) -> None:
+    def discard(self, child: Child) -> None:
         child.kill()
         self.all.remove(child)
 
     def pause(self, seconds: float = POLL_SECONDS) -> None:
-        if self._stop.asked:
+        if self._stop.is_requested:
             raise Stopped
         time.sleep(seconds)
 
     def keep_running(self) -> None:
         """Restarts children that die, until the launcher is stopped. Raises Failed if a child keeps dying."""
-        while not self._stop.asked:
+        while not self._stop.is_requested:
             for child in self.all:
                 self._restart_if_dead(child)
             time.sleep(POLL_SECONDS)
@@ -174,24 +181,29 @@ class Children:
         child.kill()
         if child.popen.returncode == UNUSABLE_SETTINGS:
             raise Failed(f"{exit_text(child)}.{end_of_log(child.program.log)}")
-        lived = time.monotonic() - child.started_at
-        child.quick_deaths = child.quick_deaths + 1 if lived < QUICK_SECONDS else 0
+        lifetime_seconds = time.monotonic() - child.started_at
+        child.quick_deaths = child.quick_deaths + 1 if lifetime_seconds < QUICK_SECONDS else 0
         if child.quick_deaths >= QUICK_DEATHS:
             log = child.program.log
             raise Failed(f"{child.program.name} died {QUICK_DEATHS} times in a row.{end_of_log(log)}")
-        delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**child.quick_deaths)
-        child.start_again_at = time.monotonic() + delay
-        self._say(f"{exit_text(child)} after {lived:.0f} s; restarting in {delay:g} s (log: {child.program.log})")
+        delay_seconds = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**child.quick_deaths)
+        child.start_again_at = time.monotonic() + delay_seconds
+        self._report(
+            f"{exit_text(child)} after {lifetime_seconds:.0f} s; restarting in {delay_seconds:g} s "
+            f"(log: {child.program.log})"
+        )
 
     def drain(self, children: Sequence[Child]) -> None:
         """Sends SIGTERM to all of these children, and SIGKILL after their longest deadline or a second Ctrl-C."""
         for child in children:
             child.signal(signal.SIGTERM)
         deadline = time.monotonic() + max((child.program.drain_seconds for child in children), default=0.0)
-        while any(child.is_running for child in children) and not self._stop.now:
+        while any(child.is_running for child in children) and not self._stop.is_immediate:
             if time.monotonic() > deadline:
-                late = ", ".join(child.program.name for child in children if child.is_running)
-                self._say(f"{late} did not stop in time and is killed; a job continues from its last checkpoint")
+                late_names = ", ".join(child.program.name for child in children if child.is_running)
+                self._report(
+                    f"{late_names} did not stop in time and is killed; a job continues from its last checkpoint"
+                )
                 break
             time.sleep(POLL_SECONDS)
         for child in children:
@@ -211,11 +223,11 @@ def rotate(log: Path) -> None:
 
 def exit_text(child: Child) -> str:
     code = child.popen.returncode
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    return f"{child.program.name} {how}"
+    ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    return f"{child.program.name} {ending}"
 
 
 def end_of_log(log: Path) -> str:
     """Returns the last lines of a log, which errors quote."""
-    end = log.read_text(errors="replace").splitlines()[-8:] if log.exists() else []
-    return f" The end of its log {log}:\n" + "\n".join(f"    {line}" for line in end)
+    last_lines = log.read_text(errors="replace").splitlines()[-8:] if log.exists() else []
+    return f" The end of its log {log}:\n" + "\n".join(f"    {line}" for line in last_lines)

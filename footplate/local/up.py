@@ -50,7 +50,7 @@ def up(options: Options) -> int:
     with hold(options.home) as home:
         stop = StopSignals()
         stop.listen()
-        launcher = Launcher(home, options, Children(stop, say))
+        launcher = Launcher(home, options, Children(stop, report))
         try:
             launcher.start()
             launcher.children.keep_running()
@@ -74,7 +74,7 @@ class Launcher:
     def start(self) -> None:
         if not self.options.as_json:
             nodes = "1 node" if self.options.nodes == 1 else f"{self.options.nodes} nodes"
-            say(f"starting Redis, the service and {nodes}. A node imports torch, which may take a minute.")
+            report(f"starting Redis, the service and {nodes}. A node imports torch, which may take a minute.")
         self.start_redis()
         self.start_service()
         # The nodes start after the service answers, because importing torch keeps two cores fully busy.
@@ -90,7 +90,7 @@ class Launcher:
             return
         redis = redis_for(self.home, dict(os.environ))
         child = self.children.start(redis.program)
-        self.children.wait_until(redis.answers, child, within=START_SECONDS, what="Redis answered")
+        self.children.wait_until(redis.answers, child, timeout_seconds=START_SECONDS, milestone="Redis answered")
         self.env["FOOTPLATE_REDIS"] = redis.url
 
     def start_nodes(self) -> None:
@@ -126,15 +126,17 @@ class Launcher:
         self.home.url_file.unlink(missing_ok=True)
         child = self.children.start(self.program("service", "service", "all"))
         try:
-            self.children.wait_until(self.answers, child, within=START_SECONDS, what="the service answered")
+            self.children.wait_until(
+                self.answers, child, timeout_seconds=START_SECONDS, milestone="the service answered"
+            )
         except Failed:
-            self.children.give_up(child)
+            self.children.discard(child)
             raise
         # A service that is restarted must listen on the same port.
         port = str(urlsplit(self.url).port or 80)
         child.program = replace(child.program, env={**child.program.env, "FOOTPLATE_PORT": port})
         if self.options.port is None and port != str(DEFAULT_PORT):
-            say(f"port {DEFAULT_PORT} is in use, so the service listens on {port}")
+            report(f"port {DEFAULT_PORT} is in use, so the service listens on {port}")
 
     def answers(self) -> bool:
         try:
@@ -150,16 +152,16 @@ class Launcher:
         A child that dies meanwhile ends the start, because it would die again.
         """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        printed: set[tuple[str, str]] = set()
+        printed_sentences: set[tuple[str, str]] = set()
 
         def is_announced() -> bool:
             nodes = [node for node in request(f"{self.url}/nodes")["data"] if node["seen_at"] >= started_at]
             for node in nodes:
                 # `message` says why a node takes no work, and `exposed` why its training has root's rights.
                 for sentence in {node["message"], node["exposed"]} - {None, NODE_BEGINS}:
-                    if (node["name"], sentence) not in printed:
-                        printed.add((node["name"], sentence))
-                        say(f"{node['name']}: {sentence}")
+                    if (node["name"], sentence) not in printed_sentences:
+                        printed_sentences.add((node["name"], sentence))
+                        report(f"{node['name']}: {sentence}")
             return any(node["catalogue_hash"] for node in nodes) and bool(
                 request(f"{self.url}/components").get("models")
             )
@@ -170,8 +172,13 @@ class Launcher:
             except (OSError, ValueError):
                 return False  # The service is busy, or has just died.
 
-        what = "a node announced its components"
-        self.children.wait_until(is_ready, *self.children.all, within=NODE_SECONDS, what=what, every=LOOK_SECONDS)
+        self.children.wait_until(
+            is_ready,
+            *self.children.all,
+            timeout_seconds=NODE_SECONDS,
+            milestone="a node announced its components",
+            interval_seconds=LOOK_SECONDS,
+        )
 
     def announce(self) -> None:
         logs = {child.program.name: str(child.program.log) for child in self.children.all}
@@ -203,7 +210,7 @@ class Launcher:
             self.first_job.kill()
             self.first_job.wait()
         if any(node.is_running for node in self.nodes):
-            say("stopping: running jobs write checkpoints. A second Ctrl-C kills everything at once.")
+            report("stopping: running jobs write checkpoints. A second Ctrl-C kills everything at once.")
         self.children.drain(self.nodes)
         for child in reversed(self.children.all):
             if child not in self.nodes:
@@ -243,28 +250,28 @@ def drain_seconds(env: dict[str, str]) -> float:
 
 def welcome(url: str, home: Home, logs: dict[str, str]) -> str:
     """Returns the addresses and folders, and three commands to paste, in this order."""
-    key = '-H "Authorization: Bearer $FOOTPLATE_API_KEY" ' if os.environ.get("FOOTPLATE_API_KEY") else ""
+    words = '-H "Authorization: Bearer $FOOTPLATE_API_KEY" ' if os.environ.get("FOOTPLATE_API_KEY") else ""
     # curl sends requests to this machine through a proxy, too, unless no_proxy names it.
     is_proxied = {"http", "all"} & getproxies().keys() and not proxy_bypass(urlsplit(url).hostname or "")
-    key = f"--noproxy '*' {key}" if is_proxied else key
+    words = f"--noproxy '*' {words}" if is_proxied else words
     port, is_open = urlsplit(url).port, os.environ.get("FOOTPLATE_HOST") in ("0.0.0.0", "::")
-    others = f"\n  elsewhere  http://{socket.gethostname()}:{port}/   (from other machines)" if is_open else ""
+    other_address = f"\n  elsewhere  http://{socket.gethostname()}:{port}/   (from other machines)" if is_open else ""
     spec = '{"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 20000, "logging_steps": 100}}'
     return f"""
-  dashboard  {url}/        API  {url}/docs{others}
+  dashboard  {url}/        API  {url}/docs{other_address}
   state      {home.path}   (database, artifacts, nodes)
   logs       {"  ".join(sorted(logs.values()))}
 
 Next, in another terminal:
-  id=$(curl -s {key}{url}/jobs -H 'Content-Type: application/json' -d '{spec}' | grep -o 'job_[0-9a-f]*' | head -1)
-  curl -sN {key}{url}/jobs/$id/stream          # live; Ctrl-C stops the stream, not the training
-  curl -sX POST {key}{url}/jobs/$id/pause      # and /resume, /cancel
+  id=$(curl -s {words}{url}/jobs -H 'Content-Type: application/json' -d '{spec}' | grep -o 'job_[0-9a-f]*' | head -1)
+  curl -sN {words}{url}/jobs/$id/stream          # live; Ctrl-C stops the stream, not the training
+  curl -sX POST {words}{url}/jobs/$id/pause      # and /resume, /cancel
 
 Ctrl-C here writes checkpoints of running jobs and stops everything. The next start continues the jobs.
 """
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Prints to stderr, because programs read stdout. First clears a live line that the first job may have printed."""
     print_or_drop(("\r\033[K" if sys.stderr.isatty() else "") + f"footplate: {text}", sys.stderr)
 

@@ -17,8 +17,8 @@ from footplate.local import processes
 from footplate.local.first_job import request
 from footplate.local.home import Home, HomeInUse, HomeUnusable, hold, record_holder
 from footplate.local.processes import Children, Failed, Program, Stopped, StopSignals
-from footplate.local.redis import bundled_server, server
-from footplate.local.up import Launcher, Options, is_free, say
+from footplate.local.redis import bundled_server_path, server_path
+from footplate.local.up import Launcher, Options, is_free, report
 
 
 def program(folder: Path, script: str, drain_seconds: float = 10.0) -> Program:
@@ -26,17 +26,17 @@ def program(folder: Path, script: str, drain_seconds: float = 10.0) -> Program:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def reports() -> list[str]:
     return []
 
 
 @pytest.fixture
-def children(said: list[str]) -> Children:
-    return Children(StopSignals(), said.append)
+def children(reports: list[str]) -> Children:
+    return Children(StopSignals(), reports.append)
 
 
 def test_a_child_that_keeps_dying_is_reported_with_its_last_output(
-    children: Children, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    children: Children, reports: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "FIRST_DELAY_SECONDS", 0.01)
     children.start(program(tmp_path, "raise SystemExit('no room for me')"))
@@ -44,24 +44,26 @@ def test_a_child_that_keeps_dying_is_reported_with_its_last_output(
     with pytest.raises(Failed, match=r"5 times[\s\S]*no room for me"):
         children.keep_running()
 
-    assert len(said) == 4
-    assert "child exited with 1" in said[0]
-    assert str(tmp_path / "child.log") in said[0]
+    assert len(reports) == 4
+    assert "child exited with 1" in reports[0]
+    assert str(tmp_path / "child.log") in reports[0]
 
 
 def test_a_child_that_ignores_term_is_killed_after_its_deadline(
-    children: Children, said: list[str], tmp_path: Path
+    children: Children, reports: list[str], tmp_path: Path
 ) -> None:
     script = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
     child = children.start(program(tmp_path, script, drain_seconds=0.2))
-    children.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=60, what="it is deaf")
+    children.wait_until(
+        lambda: "deaf" in child.program.log.read_text(), child, timeout_seconds=60, milestone="it is deaf"
+    )
 
     children.drain([child])
 
     assert child.popen.returncode == -9
-    assert "child did not stop in time" in said[0]
+    assert "child did not stop in time" in reports[0]
 
 
 def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
@@ -71,11 +73,13 @@ def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
     child = children.start(program(tmp_path, script, drain_seconds=60))
-    children.wait_until(lambda: "deaf" in child.program.log.read_text(), child, within=60, what="it is deaf")
+    children.wait_until(
+        lambda: "deaf" in child.program.log.read_text(), child, timeout_seconds=60, milestone="it is deaf"
+    )
     drain = threading.Thread(target=children.drain, args=([child],))
     drain.start()
 
-    stop.now = True
+    stop.is_immediate = True
 
     drain.join(60)
     assert child.popen.returncode == -9
@@ -83,10 +87,10 @@ def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
 
 def test_a_stop_during_the_start_ends_the_wait_for_a_child(children: Children, tmp_path: Path) -> None:
     child = children.start(program(tmp_path, "import time; time.sleep(60)"))
-    children._stop.asked = True
+    children._stop.is_requested = True
 
     with pytest.raises(Stopped):
-        children.wait_until(lambda: False, child, within=60, what="never")
+        children.wait_until(lambda: False, child, timeout_seconds=60, milestone="never")
 
     children.drain([child])
     assert not child.is_running
@@ -130,7 +134,7 @@ def test_only_the_user_who_started_redis_can_open_its_socket(tmp_path: Path) -> 
 
 
 def test_the_redis_that_starts_is_the_bundled_redis() -> None:
-    assert server() == bundled_server() is not None
+    assert server_path() == bundled_server_path() is not None
 
 
 def test_messages_to_a_closed_terminal_or_pipe_are_dropped(
@@ -142,8 +146,8 @@ def test_messages_to_a_closed_terminal_or_pipe_are_dropped(
         monkeypatch.setattr(sys, "stderr", closed_pipe)
         monkeypatch.setattr(sys, "stdout", closed_pipe)
 
-        say("stopping: running jobs write checkpoints")
-        say("node-1 did not stop in time")
+        report("stopping: running jobs write checkpoints")
+        report("node-1 did not stop in time")
         Launcher(Home(tmp_path), Options(tmp_path, port=0), children).announce()
 
 
@@ -161,7 +165,7 @@ def test_a_hangup_stops_everything_unless_nohup_ignores_it(is_ignored: bool) -> 
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    assert stop.asked is not is_ignored
+    assert stop.is_requested is not is_ignored
 
 
 def test_requests_to_the_own_service_use_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
