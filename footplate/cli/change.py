@@ -19,6 +19,7 @@ from footplate.cli.context import (
     find_all,
     not_empty,
     print_deleted,
+    print_result,
 )
 from footplate.cli.submit import set_value
 from footplate.cli.text import print_json, print_lines, print_message
@@ -68,29 +69,23 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_cancel(options: Options) -> int:
-    if _uses_filters(options):
-        return _change_matching(options, "cancel", mode=options.mode)
-    return _change_each(options, lambda job: job.cancel(options.mode))
+    return _change(options, "cancel", lambda job: job.cancel(options.mode), mode=options.mode)
 
 
 def run_pause(options: Options) -> int:
-    return (
-        _change_matching(options, "pause") if _uses_filters(options) else _change_each(options, lambda job: job.pause())
-    )
+    return _change(options, "pause", lambda job: job.pause())
 
 
 def run_resume(options: Options) -> int:
     names = ("checkpoint", "max_steps", "num_train_epochs", "time_limit", "priority", "pool")
     changes: Any = {name: value for name in names if (value := getattr(options, name)) is not None}
-    if not _uses_filters(options):
-        return _change_each(options, lambda job: job.resume(**changes))
-    if changes:
+    if changes and filters_of(options):
         option_names = ", ".join("--" + name.replace("_", "-") for name in changes)
         raise UsageError(
             f"{option_names} cannot be combined with filters",
             hint=f"leave {option_names} out, or name the jobs instead of filtering",
         )
-    return _change_matching(options, "resume")
+    return _change(options, "resume", lambda job: job.resume(**changes))
 
 
 def run_do(options: Options) -> int:
@@ -103,32 +98,33 @@ def run_do(options: Options) -> int:
     return _change_each(options, lambda job: job.do(save=options.save, evaluate=options.evaluate, set=arguments))
 
 
-def _change_each(options: Options, action: Callable[[Job], Job]) -> int:
+def _change_each(options: Options, change: Callable[[Job], Job | None]) -> int:
+    """Changes the named jobs, and prints each of them. None means that the job was deleted."""
     for job in find_all(client_of(options), options.job):
-        info = action(job).info
-        if options.json:
-            print_json(info.model_dump(mode="json"))
+        if change(job) is None:
+            print_deleted(options, job.id)
         else:
-            print_lines(f"{info.id} {info.state}" + (f" ({info.message or info.reason})"))
+            print_result(options, job.info, f"{job.id} {job.state} ({job.info.message or job.reason})")
     return 0
 
 
-def _uses_filters(options: Options) -> bool:
-    """Returns True if the command selects jobs by filters, and False if it names them. Otherwise raises UsageError."""
+def _change(options: Options, action: str, change: Callable[[Job], Job | None], **parameters: Any) -> int:
+    """Applies an action to the named jobs or to all that match the filters.
+
+    Returns 2 if the action was refused for one of the matching jobs.
+    """
     filters = filters_of(options)
-    if bool(options.job) != bool(filters):
-        return bool(filters)
-    if filters:
+    if options.job and filters:
         raise UsageError("the command has both jobs and filters", hint="use one of the two")
-    raise UsageError("no job is named", hint="name an id, a name, @last, or filters such as --tag TAG --state running")
-
-
-def _change_matching(options: Options, action: str, **parameters: Any) -> int:
-    """Applies an action to all jobs that match the filters. Returns 2 if the action was refused for one of them."""
-    outcomes = client_of(options).jobs.bulk(action, **parameters, **filters_of(options))
+    if options.job:
+        return _change_each(options, change)
+    if not filters:
+        hint = "name an id, a name, @last, or filters such as --tag TAG --state running"
+        raise UsageError("no job is named", hint=hint)
+    outcomes = client_of(options).jobs.bulk(action, **parameters, **filters)
     for outcome in outcomes:
         if options.json:
-            print_json(outcome.model_dump(mode="json"))
+            print_json(outcome)
         elif outcome.error is not None:
             print_message(f"{outcome.job}: {outcome.error.detail}")
         else:
@@ -139,9 +135,8 @@ def _change_matching(options: Options, action: str, **parameters: Any) -> int:
 
 
 def run_rm(options: Options) -> int:
-    if _uses_filters(options):
-        return _change_matching(options, "delete")
-    for job in find_all(client_of(options), options.job):
-        job.delete()
-        print_deleted(options, job.id)
-    return 0
+    return _change(options, "delete", _delete)
+
+
+def _delete(job: Job) -> None:
+    job.delete()

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from footplate.sdk.models import Component, Node
 
 
-ALL = "footplate components lists all of them"
-
-
 def add_verbs(verbs: Verbs) -> None:
     nodes = add_verb(verbs, "nodes", run_nodes, "list the nodes and the jobs that run on them")
     actions = nodes.add_mutually_exclusive_group()
@@ -50,11 +47,10 @@ def run_nodes(options: Options) -> int:
         nodes = [client.drain(_node_named(nodes, node_name).id, drain=options.drain is not None)]
     if options.remove:
         client.remove_node(_node_named(nodes, options.remove).id)
-        print_deleted(options, options.remove)
-        return 0
+        return print_deleted(options, options.remove)
     head = ("NODE", "STATE", "SLOTS", "GPUS", "POOL", "JOBS", "SEEN", "WHY")
     empty_text = "no node has announced itself yet; `footplate up` or `python -m worker` starts one"
-    return show(options, nodes, head, _node_row, empty_text=empty_text)
+    return show(options, nodes, head, _node_row, empty_text)
 
 
 def _node_named(nodes: Sequence[Node], word: str) -> Node:
@@ -81,10 +77,11 @@ def run_components(options: Options) -> int:
     if components and not matches:
         names = {name for component in components for name in (component.name, component.group)}
         raise NothingThere(
-            f"no component and no group is called {options.name!r}", hint=did_you_mean(options.name, names) or ALL
+            f"no component and no group is called {options.name!r}",
+            hint=did_you_mean(options.name, names) or "footplate components lists all of them",
         )
     head, empty_text = ("GROUP", "NAME", "WHAT IT IS"), "no node has announced its components yet"
-    show(options, matches, head, component_row, empty_text=empty_text)
+    show(options, matches, head, component_row, empty_text)
     if options.name and len(matches) == 1 and not options.json:
         print_lines("", *argument_lines(matches[0]))
     return 0

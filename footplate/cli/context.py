@@ -37,10 +37,7 @@ def add_verb(
     verbs: Verbs, name: str, run: Callable[[Options], int], help: str, **settings: Any
 ) -> argparse.ArgumentParser:
     """Adds a verb with `--json`, `--url` and `--project`, which all verbs have."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=_sentence(help), **settings)
-    _add_options(parser, json=False, text=None)
-    parser.set_defaults(run=run)
-    return parser
+    return _add_parser(verbs, name, run, help, None, settings)
 
 
 def add_subcommand(
@@ -50,23 +47,22 @@ def add_subcommand(
 
     The verb's options may also stand before the subcommand's name.
     """
-    parser: argparse.ArgumentParser = subcommands.add_parser(name, help=help, description=_sentence(help), **settings)
-    _add_options(parser, json=argparse.SUPPRESS, text=argparse.SUPPRESS)
+    return _add_parser(subcommands, name, run, help, argparse.SUPPRESS, settings)
+
+
+def _add_parser(
+    verbs: Verbs, name: str, run: Callable[[Options], int], help: str, default: Any, settings: dict[str, Any]
+) -> argparse.ArgumentParser:
+    """Adds a parser with the options of all verbs, which have this default."""
+    description = f"{help[:1].upper()}{help[1:]}."
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=description, **settings)
+    parser.add_argument("--json", action="store_true", default=default, help="print JSON, one object per line")
+    help = "the service's address (default: FOOTPLATE_URL, the `up` in this folder, or http://127.0.0.1:8080)"
+    parser.add_argument("--url", default=default, help=help)
+    help = "the project to act in, for a key that is valid for every project (default: default)"
+    parser.add_argument("--project", default=default, type=not_empty, help=help)
     parser.set_defaults(run=run)
     return parser
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
-
-
-def _add_options(parser: argparse.ArgumentParser, *, json: Any, text: Any) -> None:
-    """Adds the options of all verbs, with these defaults for `--json` and for the options that take a text."""
-    parser.add_argument("--json", action="store_true", default=json, help="print JSON, one object per line")
-    help = "the service's address (default: FOOTPLATE_URL, the `up` in this folder, or http://127.0.0.1:8080)"
-    parser.add_argument("--url", default=text, help=help)
-    help = "the project to act in, for a key that is valid for every project (default: default)"
-    parser.add_argument("--project", default=text, type=not_empty, help=help)
 
 
 JOB_HELP = "a job: its id, the beginning or end of its id, its name, or @last for the newest"
@@ -131,24 +127,28 @@ def show(
     items: Iterable[T],
     head: Sequence[str],
     row: Callable[[T], Sequence[object]],
-    *,
     empty_text: str,
+    *,
     optional_columns: Sequence[str] = (),
     long_columns: Sequence[str] = (),
 ) -> int:
     """Prints resources as a table, or with --json as one JSON object per line."""
     if options.json:
         for item in items:
-            print_json(item.model_dump(mode="json"))
+            print_json(item)
     else:
-        table(
-            head, map(row, items), empty_text=empty_text, optional_columns=optional_columns, long_columns=long_columns
-        )
+        table(head, map(row, items), empty_text, optional_columns=optional_columns, long_columns=long_columns)
     return 0
 
 
-def print_deleted(options: Options, name: str) -> None:
-    print_json({"deleted": name}) if options.json else print_lines(f"{name} deleted")
+def print_result(options: Options, value: Any, *lines: str) -> int:
+    """Prints the lines, or with --json the value. Returns the exit code 0."""
+    print_json(value) if options.json else print_lines(*lines)
+    return 0
+
+
+def print_deleted(options: Options, name: str) -> int:
+    return print_result(options, {"deleted": name}, f"{name} deleted")
 
 
 def find_all(client: Client, words: Sequence[str]) -> list[Job]:

@@ -64,11 +64,8 @@ def run_doctor(options: Options) -> int:
 def _examine(client: Client) -> Iterator[Finding]:
     """Checks this machine, then the service and its subsystems, then the key. Stops if the service is unreachable."""
     is_supported = sys.version_info >= (3, 11)
-    yield Finding(
-        "python",
-        is_supported,
-        f"{platform.python_version()} at {sys.executable}" + ("" if is_supported else "; 3.11 is needed"),
-    )
+    need = "" if is_supported else "; 3.11 is needed"
+    yield Finding("python", is_supported, f"{platform.python_version()} at {sys.executable}{need}")
     yield Finding("footplate", True, version("footplate"))
     try:
         health = client.health()
@@ -76,11 +73,8 @@ def _examine(client: Client) -> Iterator[Finding]:
         yield Finding("service", False, sentence(error))
         return
     is_available = health.status != "unavailable"
-    yield Finding(
-        "service",
-        is_available,
-        f"{client.url} answers" + ("" if is_available else ", but reports that it is unavailable"),
-    )
+    problem = "" if is_available else ", but reports that it is unavailable"
+    yield Finding("service", is_available, f"{client.url} answers{problem}")
     yield from _subsystems(health)
     yield from _rights(client)
     yield _key(client)

@@ -21,9 +21,8 @@ def _state(event: Event) -> str:
     reason, message = event.data.get("reason"), event.data.get("message")
     attempt = f"attempt {event.attempt}: " if event.attempt > 1 else ""
     text = f"{attempt}{event.data.get('state')}" + (f" ({message or reason})" if message or reason else "")
-    return text + (
-        f"; `footplate resume {short(event.job)}` continues it" if event.data.get("state") == "paused" else ""
-    )
+    is_paused = event.data.get("state") == "paused"
+    return f"{text}; `footplate resume {short(event.job)}` continues it" if is_paused else text
 
 
 def _metrics(event: Event) -> str:
@@ -33,12 +32,9 @@ def _metrics(event: Event) -> str:
 
 def _checkpoint(event: Event) -> str:
     data = event.data
-    text = f"checkpoint of step {event.step} {data.get('status')}"
-    return (
-        text
-        + (", the best so far" if data.get("is_best") else "")
-        + (f": {data['message']}" if data.get("message") else "")
-    )
+    best_text = ", the best so far" if data.get("is_best") else ""
+    message = f": {data['message']}" if data.get("message") else ""
+    return f"checkpoint of step {event.step} {data.get('status')}{best_text}{message}"
 
 
 def _do(event: Event) -> str:

@@ -17,6 +17,7 @@ from footplate.cli.context import (
     client_of,
     not_empty,
     print_deleted,
+    print_result,
     require_one_of,
     show,
 )
@@ -87,7 +88,7 @@ def run_checkpoints(options: Options) -> int:
     else:
         checkpoints = job_checkpoints.list()
     head = ("CHECKPOINT", "STEP", "ATTEMPT", "STATUS", "BEST", "PINNED", "SIZE", "AGE")
-    return show(options, checkpoints, head, _checkpoint_row, empty_text="the job has saved no checkpoint yet")
+    return show(options, checkpoints, head, _checkpoint_row, "the job has saved no checkpoint yet")
 
 
 def _checkpoint_row(checkpoint: SavedCheckpoint) -> tuple[object, ...]:
@@ -106,11 +107,8 @@ def _checkpoint_row(checkpoint: SavedCheckpoint) -> tuple[object, ...]:
 
 def _delete(checkpoint: SavedCheckpoint, options: Options) -> int:
     freed_bytes = checkpoint.delete()
-    if options.json:
-        print_json({"id": checkpoint.id, "frees_bytes": freed_bytes})
-    else:
-        print_lines(f"{checkpoint.id} will be deleted, which frees {size(freed_bytes)}")
-    return 0
+    value = {"id": checkpoint.id, "frees_bytes": freed_bytes}
+    return print_result(options, value, f"{checkpoint.id} will be deleted, which frees {size(freed_bytes)}")
 
 
 def run_download(options: Options) -> int:
@@ -127,13 +125,9 @@ def run_download(options: Options) -> int:
             if outputs and outputs.issuperset(options.paths):
                 _mark(folder, job.id)
             paths = job.outputs.download(folder, only=options.paths or None)
-    if options.json:
-        print_json([str(path) for path in paths])
-        return 0
-    print_lines(*map(str, paths))
-    if not paths:
+    if not (paths or options.json):
         print_message(f"{job.id} has no outputs; its state is {job.state}")
-    return 0
+    return print_result(options, [str(path) for path in paths], *map(str, paths))
 
 
 def _mark(folder: Path, job: str) -> None:
@@ -180,8 +174,7 @@ def run_export(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
     print_message("a job on a node writes the files; `footplate queue` says why it waits, if it does")
     paths = job.export(options.output or f"{job.id}-export", checkpoint=options.checkpoint, merge=options.merge)
-    print_json([str(path) for path in paths]) if options.json else print_lines(*map(str, paths))
-    return 0
+    return print_result(options, [str(path) for path in paths], *map(str, paths))
 
 
 def run_upload(options: Options) -> int:
@@ -189,7 +182,7 @@ def run_upload(options: Options) -> int:
         for path in options.paths:
             file = client.files.upload(path, tokenizer=options.tokenizer)
             if options.json:
-                print_json(file.model_dump(mode="json"))
+                print_json(file)
                 continue
             print(file.id, flush=True)
             # On stderr, because a script may want only the id from stdout.
@@ -203,20 +196,12 @@ def run_files(options: Options) -> int:
     client = client_of(options)
     if options.delete:
         client.files.delete(options.delete)
-        print_deleted(options, options.delete)
-        return 0
+        return print_deleted(options, options.delete)
     if options.file:
         return _show_rows(client.files.get(options.file), options)
     head, empty_text = ("FILE", "NAME", "ROWS", "BAD", "SIZE", "AGE"), "no file was uploaded yet; use footplate upload"
-    return show(
-        options,
-        client.files.list(),
-        head,
-        _file_row,
-        optional_columns=("AGE", "SIZE"),
-        long_columns=("FILE",),
-        empty_text=empty_text,
-    )
+    rows = client.files.list()
+    return show(options, rows, head, _file_row, empty_text, optional_columns=("AGE", "SIZE"), long_columns=("FILE",))
 
 
 def _file_row(file: UploadedFile) -> tuple[object, ...]:
@@ -225,7 +210,7 @@ def _file_row(file: UploadedFile) -> tuple[object, ...]:
 
 def _show_rows(file: UploadedFile, options: Options) -> int:
     if options.json:
-        print_json(file.model_dump(mode="json"))
+        print_json(file)
     elif file.report is None:
         print_message(f"{file.name} has no report, because it was uploaded to an older version of the service")
     else:

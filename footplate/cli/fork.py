@@ -39,7 +39,7 @@ def run_fork(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
     new_job = job.fork(options.checkpoint, mode="weights" if options.weights else "full", patch=patch)
     if options.json:
-        print_json(new_job.info.model_dump(mode="json", by_alias=True))
+        print_json(new_job.info)
     else:
         print(new_job.id, flush=True)
         # On stderr, because a script may want only the id from stdout.

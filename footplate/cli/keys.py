@@ -39,7 +39,7 @@ def add_verbs(verbs: Verbs) -> None:
 def run_list(options: Options) -> int:
     head = ("KEY", "BEGINS", "NAME", "PROJECT", "SCOPES", "AGE", "USED", "EXPIRES")
     empty_text = "no key was created yet; a key that the service was started with is not listed"
-    return show(options, client_of(options).keys.list(), head, _key_row, empty_text=empty_text)
+    return show(options, client_of(options).keys.list(), head, _key_row, empty_text)
 
 
 def _key_row(key: Key) -> tuple[object, ...]:
@@ -51,7 +51,7 @@ def run_create(options: Options) -> int:
     scopes = {"scopes": options.scopes} if options.scopes else {}
     key = client_of(options).keys.create(options.name, options.key_project, expires_in=options.expires_in, **scopes)
     if options.json:
-        print_json(key.model_dump(mode="json"))
+        print_json(key)
         return 0
     print(key.key, flush=True)
     # On stderr, because a script may want only the key from stdout.

@@ -18,9 +18,10 @@ from footplate.cli.context import (
     client_of,
     find_all,
     not_empty,
+    print_result,
     require_one_of,
 )
-from footplate.cli.text import metric_order, number, print_json, print_lines, short, sparkline, table
+from footplate.cli.text import metric_order, number, print_json, short, sparkline, table
 from footplate.contract.events import json_safe
 from footplate.contract.name_list import split_names
 
@@ -106,7 +107,7 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -
         axes.figure.savefig(options.plot, bbox_inches="tight")
     except ValueError as error:
         raise UsageError(f"{options.plot!r} cannot be drawn: {error}", hint="name a .png, .svg or .pdf file") from error
-    print_json({"plot": options.plot}) if options.json else print_lines(options.plot)
+    print_result(options, {"plot": options.plot}, options.plot)
 
 
 def _compare(jobs: Sequence[Job], names_text: str | None, steps: Steps) -> None:
@@ -121,12 +122,8 @@ def _compare(jobs: Sequence[Job], names_text: str | None, steps: Steps) -> None:
         for job in jobs
         if name in summaries[job.id] and name in curves[job.id]
     )
-    table(
-        (HEAD[0], "JOB", *HEAD[1:]),
-        rows,
-        optional_columns=OPTIONAL_COLUMNS,
-        empty_text=_empty_text(bool(names), steps, "jobs have"),
-    )
+    empty_text = _empty_text(bool(names), steps, "jobs have")
+    table((HEAD[0], "JOB", *HEAD[1:]), rows, empty_text, optional_columns=OPTIONAL_COLUMNS)
 
 
 def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
@@ -170,8 +167,10 @@ def _chosen_names(metric_names: Sequence[str], names_text: str | None) -> Sequen
     return names
 
 
-def _draw(job: Job, names_text: str | None, steps: Steps) -> int:
-    """Prints a table with the curve of each metric, and returns the number of lines."""
+def _draw(job: Job, names_text: str | None, steps: Steps, replaced_lines: int = 0) -> int:
+    """Prints a table of the metrics with their curves, in place of earlier lines. Returns its number of lines."""
+    if replaced_lines:
+        print(f"\033[{replaced_lines}A\033[J", end="")
     summary = job.metrics.summary()
     names = _chosen_names(sorted(summary, key=metric_order), names_text)
     curves = _curves(job, names if names_text else (), steps)
@@ -213,19 +212,13 @@ def _follow(job: Job, names_text: str | None, steps: Steps) -> None:
             pass
         _draw(job, names_text, steps)
         return
-    # Switches line wrapping off. `_redraw` moves the cursor up by the number of lines, so a wrapped line would stay.
+    # Switches line wrapping off. `_draw` moves the cursor up by the number of lines, so a wrapped line would stay.
     print("\033[?7l", end="")
     try:
         line_count, redraw_at = _draw(job, names_text, steps), 0.0
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             if time.monotonic() >= redraw_at:
-                line_count, redraw_at = _redraw(job, names_text, steps, line_count), time.monotonic() + REDRAW_SECONDS
-        _redraw(job, names_text, steps, line_count)
+                line_count, redraw_at = _draw(job, names_text, steps, line_count), time.monotonic() + REDRAW_SECONDS
+        _draw(job, names_text, steps, line_count)
     finally:
         print("\033[?7h", end="", flush=True)
-
-
-def _redraw(job: Job, names_text: str | None, steps: Steps, line_count: int) -> int:
-    if line_count:
-        print(f"\033[{line_count}A\033[J", end="")
-    return _draw(job, names_text, steps)

@@ -119,7 +119,7 @@ def _print_jobs(client: Client, options: Options) -> None:
         print_lines(*(job.id for job in jobs))
     elif options.json:
         for job in jobs:
-            print_json(job.info.model_dump(mode="json"))
+            print_json(job.info)
     else:
         rows = [[cell(job.info, name) for name in columns] for job in jobs]
         if options.watch and sys.stdout.isatty():
@@ -154,7 +154,7 @@ def _columns(text: str) -> list[str]:
 def run_show(options: Options) -> int:
     job = client_of(options).jobs.get(options.job).info
     if options.json:
-        print_json(job.model_dump(mode="json"))
+        print_json(job)
     else:
         print_wrapped(*(f"{name:<10} {text}" for name, text in _facts(job) if text), indent=11)
         if job.error and job.error.traceback:
@@ -190,7 +190,7 @@ def run_queue(options: Options) -> int:
     entries = client.queue(client.jobs.get(options.job).id if options.job else None)
     head = ("PLACE", "JOB", "NAME", "PRIORITY", "POOL", "WAITS", "WHY")
     empty_text = "no job is waiting" if options.job is None else "this job is not waiting"
-    return show(options, entries, head, _queue_row, empty_text=empty_text)
+    return show(options, entries, head, _queue_row, empty_text)
 
 
 def _queue_row(job: QueuedJob) -> tuple[object, ...]:

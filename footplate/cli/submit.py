@@ -11,8 +11,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_verb, client_of, not_empty
-from footplate.cli.text import clean, print_json, print_lines, print_message, short
+from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_verb, client_of, not_empty, print_result
+from footplate.cli.text import clean, print_json, print_message, short
 from footplate.cli.watch import watch_job
 from footplate.contract.body import read_json
 
@@ -58,7 +58,7 @@ def run_submit(options: Options) -> int:
     placement = None if options.json else client.jobs.validate(spec).placement
     job = client.jobs.create(spec)
     if options.json:
-        print_json(job.info.model_dump(mode="json"))
+        print_json(job.info)
     else:
         for line in _warning_lines(job.info.warnings):
             print(clean(line), file=sys.stderr, flush=True)
@@ -72,12 +72,9 @@ def run_validate(options: Options) -> int:
     client, spec = client_of(options), read_spec(options.spec, options.changes)
     _upload_code(client, options, spec)
     validation = client.jobs.validate(spec)
-    if options.json:
-        print_json(validation.model_dump(mode="json"))
-        return 0
     steps = "as many steps as the data has" if validation.steps is None else f"{validation.steps} steps"
-    print_lines(f"valid: {steps}; {validation.placement.message}", *_warning_lines(validation.warnings))
-    return 0
+    text = f"valid: {steps}; {validation.placement.message}"
+    return print_result(options, validation, text, *_warning_lines(validation.warnings))
 
 
 def _warning_lines(warnings: Sequence[SpecWarning]) -> list[str]:

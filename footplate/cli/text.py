@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 if TYPE_CHECKING:
     from footplate.sdk.models import JobInfo
 
@@ -59,8 +61,9 @@ LEAST_TEXT = 20
 
 
 def print_json(value: Any) -> None:
-    """Prints a value as one line of JSON."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    """Prints a value or a resource as one line of JSON."""
+    fields = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    text = json.dumps(fields, ensure_ascii=False, default=str)
     print(_IN_JSON.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text), flush=True)
 
 
@@ -72,8 +75,8 @@ def print_message(text: str) -> None:
 def table(
     head: Sequence[str],
     rows: Iterable[Sequence[object]],
-    *,
     empty_text: str,
+    *,
     optional_columns: Sequence[str] = (),
     long_columns: Sequence[str] = (),
     width: int | None = None,
@@ -93,7 +96,7 @@ def table(
     for index, limit in _shortened_widths(head, widths, long_columns, width).items():
         widths[index] = limit
         cells = [
-            [_shortened(cell, limit) if position == index else cell for position, cell in enumerate(row)]
+            [*row[:index], row[index] if len(row[index]) <= limit else f"{row[index][: limit - 1]}…", *row[index + 1 :]]
             for row in cells
         ]
     indices = _fitting_columns(head, widths, optional_columns, width)
@@ -125,10 +128,6 @@ def _shortened_widths(
 
 LEAST_CELL = 12
 """The width below which cells are not shortened."""
-
-
-def _shortened(cell: str, limit: int) -> str:
-    return cell if len(cell) <= limit else f"{cell[: limit - 1]}…"
 
 
 def _fitting_columns(

@@ -67,7 +67,7 @@ def watch_job(job: Job, *, after: int, as_json: bool) -> int:
 def _event_printer(job: Job, *, as_json: bool) -> Iterator[Callable[[Event], None]]:
     """Yields the function that prints an event: as JSON, as a line in a pipe, or on a terminal's screen."""
     if as_json or not sys.stdout.isatty():
-        yield _print_json if as_json else _print_line
+        yield print_json if as_json else _print_line
         return
     # Imported here, because scripts and pipes do not need rich.
     from footplate.cli.screen import Screen
@@ -77,10 +77,6 @@ def _event_printer(job: Job, *, as_json: bool) -> Iterator[Callable[[Event], Non
         yield screen.show
     finally:
         screen.close()
-
-
-def _print_json(event: Event) -> None:
-    print_json(event.model_dump(mode="json"))
 
 
 def _print_line(event: Event) -> None:
@@ -113,10 +109,7 @@ def run_logs(options: Options) -> int:
     is_empty = True
     for line in job.logs(stream=options.stream, rank=options.rank, grep=options.grep, follow=options.follow):
         is_empty = False
-        if options.json:
-            print_json(line.model_dump(mode="json"))
-        else:
-            print(clean(line.text), flush=options.follow)
+        print_json(line) if options.json else print(clean(line.text), flush=options.follow)
     if is_empty and not options.json:
         print_message(f"no line matches; the state of {job.id} is {job.state}")
     return 0
@@ -126,7 +119,7 @@ def run_events(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
     for event in job.events(after=options.after, kinds=options.kinds, follow=options.follow):
         if options.json:
-            _print_json(event)
+            print_json(event)
         else:
             text = f"{event.no:>6}  {event.at}  {event.kind:<10}  {line_of(event) or _other_fields(event)}"
             print_wrapped(text, indent=8, flush=options.follow)

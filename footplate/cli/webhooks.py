@@ -14,9 +14,10 @@ from footplate.cli.context import (
     client_of,
     count,
     print_deleted,
+    print_result,
     show,
 )
-from footplate.cli.text import age, print_json, print_lines, print_message, short
+from footplate.cli.text import age, print_json, print_message, short
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Delivery, NewWebhook, Webhook
@@ -72,7 +73,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def run_list(options: Options) -> int:
     head = ("WEBHOOK", "URL", "FORMAT", "STATES", "TAGS", "AGE", "HOW")
-    return show(options, client_of(options).webhooks.list(), head, _webhook_row, empty_text="there is no webhook yet")
+    return show(options, client_of(options).webhooks.list(), head, _webhook_row, "there is no webhook yet")
 
 
 def _webhook_row(webhook: Webhook) -> tuple[object, ...]:
@@ -100,7 +101,7 @@ def run_rotate(options: Options) -> int:
 
 def _show_secret(webhook: NewWebhook, options: Options) -> int:
     if options.json:
-        print_json(webhook.model_dump(mode="json"))
+        print_json(webhook)
         return 0
     print(webhook.secret, flush=True)
     # On stderr, because a script may want only the secret from stdout.
@@ -116,10 +117,7 @@ def run_update(options: Options) -> int:
         hint = "--to URL, --state, --tag, --description, --enable or --disable"
         raise UsageError("the command changes nothing: name at least one option", hint=hint)
     webhook = client_of(options).webhooks.update(options.webhook, **changes)
-    print_json(webhook.model_dump(mode="json")) if options.json else print_lines(
-        f"{webhook.id} {webhook.url} ({_status(webhook)})"
-    )
-    return 0
+    return print_result(options, webhook, f"{webhook.id} {webhook.url} ({_status(webhook)})")
 
 
 def _chosen_fields(options: Options, *names: str) -> dict[str, Any]:
@@ -136,17 +134,14 @@ def _chosen_fields(options: Options, *names: str) -> dict[str, Any]:
 
 def run_test(options: Options) -> int:
     delivery = client_of(options).webhooks.test(options.webhook)
-    if options.json:
-        print_json(delivery.model_dump(mode="json"))
-    else:
-        print_lines(f"{delivery.id} will be sent; `footplate webhooks deliveries {options.webhook}` shows the result")
-    return 0
+    text = f"{delivery.id} will be sent; `footplate webhooks deliveries {options.webhook}` shows the result"
+    return print_result(options, delivery, text)
 
 
 def run_deliveries(options: Options) -> int:
     deliveries = islice(client_of(options).webhooks.deliveries(options.webhook), options.limit or None)
     head = ("DELIVERY", "TYPE", "JOB", "STATUS", "TRIES", "AGE", "ANSWER")
-    return show(options, deliveries, head, _delivery_row, empty_text="nothing was sent to this webhook yet")
+    return show(options, deliveries, head, _delivery_row, "nothing was sent to this webhook yet")
 
 
 def _delivery_row(delivery: Delivery) -> tuple[object, ...]:
@@ -156,5 +151,4 @@ def _delivery_row(delivery: Delivery) -> tuple[object, ...]:
 
 def run_delete(options: Options) -> int:
     client_of(options).webhooks.delete(options.webhook)
-    print_deleted(options, options.webhook)
-    return 0
+    return print_deleted(options, options.webhook)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from footplate.contract.settings import expanded
 from footplate.contract.variables import unknown
-from footplate.local.home import HomeInUse, HomeUnusable
 from footplate.local.processes import Failed
 from footplate.local.up import Options, up
 
@@ -45,7 +44,7 @@ def main() -> int:
     )
     try:
         return up(options)
-    except (HomeInUse, HomeUnusable, Failed) as error:
+    except Failed as error:
         print(f"footplate: {error}", file=sys.stderr)
         return 1
 

@@ -32,7 +32,7 @@ SETTLED = ("succeeded", "failed", "cancelled", "paused")
 def main(url: str, id_file: Path, *, quiet: bool) -> int:
     """Submits the toy job, and shows its progress. Errors are printed, and `footplate up` goes on without the job."""
     try:
-        job = submit(url)
+        job = request(f"{url}/jobs", SPEC, {"Idempotency-Key": IDEMPOTENCY_KEY})
         id_file.write_text(job["id"])
         if not quiet:
             show(url, job["id"])
@@ -46,10 +46,6 @@ def main(url: str, id_file: Path, *, quiet: bool) -> int:
         print(f"the progress of the first job cannot be shown: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def submit(url: str) -> dict[str, Any]:
-    return request(f"{url}/jobs", SPEC, {"Idempotency-Key": IDEMPOTENCY_KEY})
 
 
 def show(url: str, job: str) -> None:

@@ -11,19 +11,12 @@ from pathlib import Path
 from typing import IO
 
 from footplate.contract.host.linux import try_lock
+from footplate.local.processes import Failed
 
 SOCKET_PATH_LIMIT = 100
 """The longest path of a Unix socket, in bytes. The kernel accepts up to 107."""
 RECORD_BYTES = 1024
 """The length of the record in the lock file. Each record replaces all bytes of the one before, in a single write."""
-
-
-class HomeInUse(Exception):
-    """Another `footplate up` holds this home."""
-
-
-class HomeUnusable(Exception):
-    """The home cannot be created or written."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +52,7 @@ def hold(path: Path) -> Iterator[Home]:
     home = Home(path)
     with _open_lock(home) as lock:
         if not try_lock(lock.fileno()):
-            raise HomeInUse(_holder_text(path, lock.fileno()))
+            raise Failed(_holder_text(path, lock.fileno()))
         with _usable(home):
             record_holder(home, url=None)
         yield home
@@ -79,11 +72,11 @@ def _open_lock(home: Home) -> IO[str]:
 
 @contextmanager
 def _usable(home: Home) -> Iterator[None]:
-    """Raises HomeUnusable instead of an OSError."""
+    """Raises Failed instead of an OSError."""
     try:
         yield
     except OSError as error:
-        raise HomeUnusable(
+        raise Failed(
             f"{home.path} cannot hold the state: {error.strerror}. "
             "Set FOOTPLATE_HOME to a folder that you may write, on a disk with space left."
         ) from error

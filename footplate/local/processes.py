@@ -102,10 +102,6 @@ class Child:
     def is_running(self) -> bool:
         return self.popen.poll() is None
 
-    def signal(self, number: signal.Signals) -> None:
-        if self.is_running:
-            self.popen.send_signal(number)
-
     def kill(self) -> None:
         """Kills the child's whole process group, because a program that died may have left processes."""
         with suppress(ProcessLookupError, PermissionError):
@@ -155,10 +151,6 @@ class Children:
                 )
             self.pause(interval_seconds)
 
-    def discard(self, child: Child) -> None:
-        child.kill()
-        self.all.remove(child)
-
     def pause(self, seconds: float = POLL_SECONDS) -> None:
         if self._stop.is_requested:
             raise Stopped
@@ -196,7 +188,7 @@ class Children:
     def drain(self, children: Sequence[Child]) -> None:
         """Sends SIGTERM to all of these children, and SIGKILL after their longest deadline or a second Ctrl-C."""
         for child in children:
-            child.signal(signal.SIGTERM)
+            child.popen.send_signal(signal.SIGTERM)  # does nothing if the child has ended
         deadline = time.monotonic() + max((child.program.drain_seconds for child in children), default=0.0)
         while any(child.is_running for child in children) and not self._stop.is_immediate:
             if time.monotonic() > deadline:

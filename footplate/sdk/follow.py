@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 from pydantic import ValidationError
@@ -22,6 +22,9 @@ from footplate.contract.events import Event, Kind
 from footplate.errors import FootplateError, WaitTimeout, of_answer
 from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, pause_seconds, refusal, unreachable
 from footplate.sdk.wire import OpenAnswer, Wire
+
+if TYPE_CHECKING:
+    from footplate.sdk.follow_many import EventPositions
 
 log = logging.getLogger("footplate.client")
 
@@ -101,25 +104,8 @@ def comma_separated(names: str | Collection[str] | None) -> str | None:
     return names if names is None or isinstance(names, str) else ",".join(names)
 
 
-class AnyEventPosition(Protocol):
-    """The common interface of EventPosition (of one job) and EventPositions (of many)."""
-
-    patience: float
-    end: str | None
-
-    @property
-    def seconds_to_read(self) -> float: ...
-
-    @property
-    def params(self) -> dict[str, Any]: ...
-
-    def check_deadline(self) -> None: ...
-
-    def take(self, frame: dict[str, Any]) -> Iterator[Event]: ...
-
-
 async def follow(
-    wire: Wire, path: str, position: AnyEventPosition, *, was_connected: bool = False
+    wire: Wire, path: str, position: EventPosition | EventPositions, *, was_connected: bool = False
 ) -> AsyncGenerator[Event, None]:
     """Yields every event after `position`, once each and in order, until the job has ended.
 
@@ -192,16 +178,6 @@ class Interrupted(Exception):
         """The exception to raise if no other connection succeeds."""
 
 
-class FrameReader(Protocol):
-    """The common interface of Websocket and ServerSentEvents, which read the frames of a stream."""
-
-    async def frames(self, timeout_seconds: float) -> Sequence[dict[str, Any]]:
-        """Returns the frames that arrive next, possibly none if none is complete yet.
-
-        Raises Interrupted or ApiError at the end, and httpx2.TransportError if nothing arrives within `within` seconds.
-        """
-
-
 class Websocket:
     """Reads frames from a websocket by the websockets library, which makes the pongs and the answer to a close.
 
@@ -220,6 +196,10 @@ class Websocket:
         self._end: Exception | None = None
 
     async def frames(self, timeout_seconds: float) -> Sequence[dict[str, Any]]:
+        """Returns the frames that arrive next, possibly none if none is complete yet.
+
+        Raises Interrupted or ApiError at the end, and httpx2.TransportError if nothing arrives in time.
+        """
         if self._end is None:
             await self._receive(timeout_seconds)
         frames = [json.loads(text) for text in self._messages()]
@@ -269,6 +249,7 @@ class ServerSentEvents:
         self._answer, self._incomplete = answer, b""
 
     async def frames(self, timeout_seconds: float) -> Sequence[dict[str, Any]]:
+        """Returns frames as those of a websocket."""
         if not (data := await self._answer.read(timeout_seconds)):
             raise Interrupted(1006, "the stream ended early")
         *messages, self._incomplete = (self._incomplete + data).split(b"\n\n")
@@ -281,7 +262,7 @@ class ServerSentEvents:
         return [{"events": [value]} if "no" in value else value for value in values]
 
 
-async def _frame_reader(answer: OpenAnswer, position: AnyEventPosition) -> FrameReader:
+async def _frame_reader(answer: OpenAnswer, position: EventPosition | EventPositions) -> Websocket | ServerSentEvents:
     response = answer.response
     if response.status_code == 101:
         return Websocket(answer)
@@ -295,7 +276,7 @@ async def _frame_reader(answer: OpenAnswer, position: AnyEventPosition) -> Frame
     raise refusal(complete_answer)
 
 
-def _stream_request(wire: Wire, path: str, position: AnyEventPosition) -> httpx2.Request:
+def _stream_request(wire: Wire, path: str, position: EventPosition | EventPositions) -> httpx2.Request:
     from websockets.utils import generate_key
 
     headers = {

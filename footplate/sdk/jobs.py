@@ -18,7 +18,7 @@ from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.finding import find
 from footplate.sdk.follow import EventPosition, comma_separated, follow, read_event
 from footplate.sdk.lists import AsyncListing
-from footplate.sdk.metrics import AsyncMetrics, printed_lines, rows_after, series_of
+from footplate.sdk.metrics import AsyncMetrics, printed_lines, rows_after, series_params
 from footplate.sdk.models import (
     FAILED,
     SUCCEEDED,
@@ -187,7 +187,8 @@ class AsyncJobs:
     ) -> Sequence[Series]:
         """Returns the curves of several jobs, as `job.metrics.series` does for one job. Jobs may be ids or names."""
         ids = [(await self.get(job)).id if isinstance(job, str) else job.id for job in jobs]
-        return await series_of(self._wire, ids, names, x, points, everything, first_step, last_step)
+        params = series_params(names, x, points, everything, first_step, last_step)
+        return await all_resources(Series, self._wire, "/metrics/series", jobs=",".join(ids), **params)
 
     async def bulk(
         self, action: str, *, ids: Sequence[str] | None = None, mode: str | None = None, **where: Unpack[Filters]
@@ -230,10 +231,7 @@ class AsyncJob(JobView):
         self.metrics = AsyncMetrics(wire, self._path)
 
     async def refresh(self) -> Self:
-        return await self._refresh(patience=0.0)
-
-    async def _refresh(self, patience: float) -> Self:
-        self.info = await send_for(JobInfo, self._wire, ApiRequest("GET", self._path), patience=patience)
+        self.info = await send_for(JobInfo, self._wire, ApiRequest("GET", self._path))
         return self
 
     async def cancel(self, mode: str = "checkpoint") -> Self:
@@ -356,7 +354,7 @@ class AsyncJob(JobView):
             # The service has answered before. If it is unreachable for a moment, the patience applies.
             async for _ in self._follow(position, was_connected=True):
                 pass
-            await self._refresh(patience=self._patience)
+            self.info = await send_for(JobInfo, self._wire, ApiRequest("GET", self._path), patience=self._patience)
         return self
 
     def logs(

@@ -50,27 +50,12 @@ class AsyncMetrics:
         that a later attempt has repeated. `first_step` and `last_step` limit the curves to a range of steps, whose
         points are then closer together.
         """
-        params = _series_params(names, x, points, everything, first_step, last_step)
+        params = series_params(names, x, points, everything, first_step, last_step)
         curves = await all_resources(Series, self._wire, f"{self._path}/series", **params)
         return {curve.name: curve for curve in curves}
 
 
-async def series_of(
-    wire: Wire,
-    jobs: Collection[str],
-    names: Collection[str],
-    x: str,
-    points: int,
-    everything: bool,
-    first_step: int | None,
-    last_step: int | None,
-) -> list[Series]:
-    """Returns curves of several jobs, job by job."""
-    params = _series_params(names, x, points, everything, first_step, last_step)
-    return await all_resources(Series, wire, "/metrics/series", jobs=",".join(jobs), **params)
-
-
-def _series_params(
+def series_params(
     names: Collection[str], x: str, points: int, everything: bool, first_step: int | None, last_step: int | None
 ) -> dict[str, Any]:
     return {

@@ -73,15 +73,8 @@ def job_card(job: JobView) -> str:
 def checkpoint_table(checkpoints: Sequence[Checkpoint]) -> str:
     heads = ("id", "step", "status", "MB", "best", "pinned")
     rows = [
-        (
-            checkpoint.id,
-            checkpoint.step,
-            checkpoint.status,
-            round(checkpoint.bytes / 1e6, 1),
-            "yes" if checkpoint.is_best else "",
-            checkpoint.pinned or "",
-        )
-        for checkpoint in checkpoints
+        (row.id, row.step, row.status, round(row.bytes / 1e6, 1), "yes" if row.is_best else "", row.pinned or "")
+        for row in checkpoints
     ]
     return html_table(heads, rows)
 

