@@ -17,7 +17,7 @@ from footplate.sdk.models import Bundle
 from footplate.sdk.request import ApiRequest, path_segment, resources, send, send_for
 from footplate.sdk.wire import Wire
 
-PAGE = 200
+ROWS_PER_PAGE = 200
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 """Folders that are left out, besides names that begin with a dot."""
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
@@ -52,7 +52,7 @@ class AsyncBundles:
 
     def list(self) -> AsyncGenerator[Bundle, None]:
         """Yields bundles, newest first. Pages are requested as they are needed."""
-        return resources(Bundle, self._wire, "/bundles", limit=PAGE)
+        return resources(Bundle, self._wire, "/bundles", limit=ROWS_PER_PAGE)
 
     async def delete(self, sha256: str) -> None:
         """Deletes the bundle, unless a job that has not ended needs it."""

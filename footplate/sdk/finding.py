@@ -19,7 +19,7 @@ LONGEST = 128
 """The largest number of characters of a name."""
 SEARCHED = 1000
 """The number of newest jobs that are searched for the beginning or end of an id."""
-PAGE = 200
+ROWS_PER_PAGE = 200
 
 
 async def find(wire: Wire, word: str) -> JobInfo:
@@ -43,7 +43,7 @@ async def find(wire: Wire, word: str) -> JobInfo:
 async def _newest(wire: Wire, limit: int, **filters: Any) -> list[JobInfo]:
     """Returns the newest jobs that match the filters, at most `limit`."""
     jobs: list[JobInfo] = []
-    async for job in resources(JobInfo, wire, "/jobs", limit=min(limit, PAGE), **filters):
+    async for job in resources(JobInfo, wire, "/jobs", limit=min(limit, ROWS_PER_PAGE), **filters):
         jobs.append(job)
         if len(jobs) == limit:
             break

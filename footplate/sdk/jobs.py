@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Spec: TypeAlias = "JobSpec | Mapping[str, Any] | str | os.PathLike[str] | None"
 """A JobSpec, a dict with the JSON of a spec, the path of a JSON file, or None if keywords give all fields."""
-PAGE = 200
+ROWS_PER_PAGE = 200
 
 
 class Filters(TypedDict, total=False):
@@ -170,7 +170,9 @@ class AsyncJobs:
         remaining_count = math.inf if limit is None else limit
         if remaining_count <= 0:
             return
-        async for info in resources(JobInfo, self._wire, "/jobs", **params, limit=int(min(remaining_count, PAGE))):
+        async for info in resources(
+            JobInfo, self._wire, "/jobs", **params, limit=int(min(remaining_count, ROWS_PER_PAGE))
+        ):
             yield self._job(info)
             if (remaining_count := remaining_count - 1) == 0:
                 return

@@ -12,7 +12,7 @@ from footplate.sdk.models import Event, Line, MetricSummary, Series
 from footplate.sdk.request import ApiRequest, all_resources, paged, read, send_for_page
 from footplate.sdk.wire import Wire
 
-PAGE = 1000
+ROWS_PER_PAGE = 1000
 Follow = Callable[[int], AsyncGenerator[Event, None]]
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -70,7 +70,7 @@ async def printed_lines(
     """Yields the lines that a job has printed, and with `follow` also new lines."""
     last_no = after
     while True:
-        params = {"after": last_no, "limit": PAGE, **filters}
+        params = {"after": last_no, "limit": ROWS_PER_PAGE, **filters}
         page = await send_for_page(wire, ApiRequest("GET", f"{job}/logs", params=params))
         for row in page["data"]:
             yield read(Line, row)
@@ -91,7 +91,7 @@ def _matches(line: Line, stream: str | None, rank: int | None, grep: str | None)
 
 def rows_after(wire: Wire, path: str, after: int, **params: Any) -> AsyncGenerator[dict[str, Any], None]:
     """Yields the rows of a list whose event number `no` is greater than `after`."""
-    return paged(wire, path, cursor_name="after", after=after, limit=PAGE, **params)
+    return paged(wire, path, cursor_name="after", after=after, limit=ROWS_PER_PAGE, **params)
 
 
 def with_floats(row: dict[str, Any]) -> dict[str, Any]:

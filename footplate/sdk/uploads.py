@@ -18,7 +18,7 @@ from footplate.sdk.request import ApiRequest, path_segment, resources, send, sen
 from footplate.sdk.wire import OnBytes, Wire
 
 CHUNK_BYTES = 256 * 1024
-PAGE = 200
+ROWS_PER_PAGE = 200
 
 
 class AsyncFiles:
@@ -71,7 +71,7 @@ class AsyncFiles:
 
     def list(self) -> AsyncGenerator[UploadedFile, None]:
         """Yields files, newest first. Pages are requested as they are needed."""
-        return resources(UploadedFile, self._wire, "/files", limit=PAGE)
+        return resources(UploadedFile, self._wire, "/files", limit=ROWS_PER_PAGE)
 
     async def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
         """Downloads the file under its name, and moves it into place after its sha256 was verified."""

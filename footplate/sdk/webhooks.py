@@ -9,7 +9,7 @@ from footplate.sdk.models import Delivery, NewWebhook, Webhook
 from footplate.sdk.request import ApiRequest, all_resources, path_segment, resources, send, send_for
 from footplate.sdk.wire import Wire
 
-PAGE = 200
+ROWS_PER_PAGE = 200
 
 
 class WebhookChanges(TypedDict, total=False):
@@ -72,7 +72,7 @@ class AsyncWebhooks:
 
     def deliveries(self, webhook: str) -> AsyncGenerator[Delivery, None]:
         """Yields deliveries with their results, newest first. Pages are requested as they are needed."""
-        return resources(Delivery, self._wire, f"{_path(webhook)}/deliveries", limit=PAGE)
+        return resources(Delivery, self._wire, f"{_path(webhook)}/deliveries", limit=ROWS_PER_PAGE)
 
     async def delete(self, webhook: str) -> None:
         """Deletes the webhook and its deliveries."""

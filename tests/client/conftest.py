@@ -60,9 +60,9 @@ class Command:
 
     def good(self, *words: str, **more: str) -> str:
         """Runs a command that must succeed, and returns its output."""
-        done = self.run(*words, **more)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        result = self.run(*words, **more)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     def start(self, *words: str) -> Process:
         """Starts a command whose output goes to a file."""

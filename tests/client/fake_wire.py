@@ -25,8 +25,8 @@ class FakeWire(Wire):
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        self.asked: list[httpx2.Request] = []
-        self.waited: list[float] = []
+        self.requests: list[httpx2.Request] = []
+        self.pauses: list[float] = []
         self.replies: list[bytes] = []
 
     def request(self, method: str, path: str, **options: Any) -> httpx2.Request:
@@ -46,12 +46,12 @@ class FakeWire(Wire):
         yield answer
 
     async def sleep(self, seconds: float) -> None:
-        self.waited.append(seconds)
+        self.pauses.append(seconds)
 
     async def close(self) -> None: ...
 
     def _next(self, request: httpx2.Request) -> Any:
-        self.asked.append(request)
+        self.requests.append(request)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

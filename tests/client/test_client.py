@@ -67,8 +67,8 @@ def test_a_job_is_paused_resumed_amended_cancelled_and_deleted(client: Client, s
     job = client.jobs.create(ENDLESS)
     standing.until_step(job.id, 3)
 
-    asked = job.do(set={"max_steps": 200_000}).info.last_no
-    [order] = [event for event in job.events(kinds="do", follow=False) if event.no == asked]
+    order_no = job.do(set={"max_steps": 200_000}).info.last_no
+    [order] = [event for event in job.events(kinds="do", follow=False) if event.no == order_no]
     assert order.data["set"] == {"max_steps": 200_000}
     assert "cancel" in job.pause().info.actions
     standing.until_state(job.id, "paused")
@@ -117,11 +117,11 @@ def test_a_failed_job_raises_its_error_with_the_traceback(client: Client) -> Non
 def test_the_list_of_jobs_goes_through_every_page(
     client: Client, standing: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("footplate.sdk.jobs.PAGE", 2)
-    made = [client.jobs.create(ELSEWHERE, tags=["pages"]).pause().id for _ in range(5)]
+    monkeypatch.setattr("footplate.sdk.jobs.ROWS_PER_PAGE", 2)
+    ids = [client.jobs.create(ELSEWHERE, tags=["pages"]).pause().id for _ in range(5)]
 
-    assert [job.id for job in client.jobs.list(tag="pages")] == made[::-1]
-    assert [job.id for job in client.jobs.list(tag="pages", limit=3)] == made[:1:-1]
+    assert [job.id for job in client.jobs.list(tag="pages")] == ids[::-1]
+    assert [job.id for job in client.jobs.list(tag="pages", limit=3)] == ids[:1:-1]
     assert list(client.jobs.list(tag="pages", state=["succeeded", "failed"])) == []
     for job in client.jobs.list(tag="pages"):
         job.cancel()
@@ -148,25 +148,25 @@ class CutStream(httpx2.SyncByteStream):
         self._whole, self._length = whole, length
 
     def __iter__(self) -> Any:
-        left = self._length
+        left_bytes = self._length
         for chunk in self._whole:
-            yield chunk[:left]
-            if (left := left - len(chunk)) <= 0:
+            yield chunk[:left_bytes]
+            if (left_bytes := left_bytes - len(chunk)) <= 0:
                 raise httpx2.ReadError("cut off")
 
 
 def test_the_client_uses_server_sent_events_if_a_proxy_removes_upgrades(standing: System) -> None:
-    def no_upgrades(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
+    def no_upgrades(request: httpx2.Request, send: Callable[[], httpx2.Response]) -> httpx2.Response:
         for name in ("connection", "upgrade"):
             request.headers.pop(name, None)
-        return go_on()
+        return send()
 
     with Client(standing.url, transport=FaultyTransport(no_upgrades)) as client:
         job = client.jobs.create(SHORT_TOY)
-        seen = [event.no for event in job.events()]
+        numbers = [event.no for event in job.events()]
         job.wait(timeout=PATIENCE)
 
-    assert seen == [event["no"] for event in standing.events(job.id)]
+    assert numbers == [event["no"] for event in standing.events(job.id)]
 
 
 class WebsocketCounter:
@@ -199,16 +199,16 @@ class CountedStream:
     inner: Any
     counter: WebsocketCounter
 
-    def read(self, *given: Any) -> Any:
-        data = self.inner.read(*given)
+    def read(self, *args: Any) -> Any:
+        data = self.inner.read(*args)
         return self.counter.read(data) if isinstance(data, bytes) else self._read(data)
 
     async def _read(self, data: Any) -> bytes:
         return self.counter.read(await data)
 
-    def write(self, data: bytes, *given: Any) -> Any:
+    def write(self, data: bytes, *args: Any) -> Any:
         self.counter.wrote(data)
-        return self.inner.write(data, *given)
+        return self.inner.write(data, *args)
 
 
 class AsyncCountingTransport(httpx2.AsyncHTTPTransport):
@@ -228,7 +228,7 @@ async def test_a_stream_of_a_silent_job_answers_every_ping_and_stays_open(
     counter = WebsocketCounter(5, job.cancel)
 
     if kind == "blocking":
-        with Client(standing.url, transport=FaultyTransport(lambda _, go_on: counter.on(go_on()))) as blocking:
+        with Client(standing.url, transport=FaultyTransport(lambda _, send: counter.on(send()))) as blocking:
             states = [event.data["state"] for event in blocking.jobs.get(job.id).events(kinds="state")]
     else:
         async with AsyncClient(standing.url, transport=AsyncCountingTransport(counter)) as other:
@@ -242,19 +242,19 @@ async def test_a_stream_of_a_silent_job_answers_every_ping_and_stays_open(
 
 def test_a_broken_download_continues_where_it_stopped(standing: System, client: Client, tmp_path: Path) -> None:
     job = client.jobs.create(SHORT_TOY).wait(timeout=PATIENCE)
-    asked: list[str] = []
+    ranges: list[str] = []
 
-    def cut_files(request: httpx2.Request, go_on: Callable[[], httpx2.Response]) -> httpx2.Response:
-        answer = go_on()
+    def cut_files(request: httpx2.Request, send: Callable[[], httpx2.Response]) -> httpx2.Response:
+        answer = send()
         if request.url.path.endswith("model.safetensors"):
-            asked.append(request.headers.get("range", "all"))
+            ranges.append(request.headers.get("range", "all"))
             answer.stream = CutStream(answer.stream, 9000)
         return answer
 
-    with Client(standing.url, transport=FaultyTransport(cut_files)) as cut:
-        (model,) = cut.jobs.get(job.id).outputs.download(tmp_path, only=["model.safetensors"])
+    with Client(standing.url, transport=FaultyTransport(cut_files)) as client_with_cuts:
+        (model,) = client_with_cuts.jobs.get(job.id).outputs.download(tmp_path, only=["model.safetensors"])
 
-    assert asked == ["all", "bytes=9000-", "bytes=18000-"]
+    assert ranges == ["all", "bytes=9000-", "bytes=18000-"]
     assert model.read_bytes() == standing.final_weights(job.id)
     with pytest.raises(NotFound, match=r"metrics\.json, model\.safetensors, spec\.json"):
         job.outputs.download(tmp_path, only=["model.bin"])

@@ -15,12 +15,12 @@ from tests.client.test_asking import JOB, a_job, answer
 END = {"end": "succeeded", "last": 9}
 
 
-async def read(wire: Wire, place: EventPosition | None = None) -> list[int]:
-    return [event.no async for event in follow(wire, "/stream", place or EventPosition())]
+async def read(wire: Wire, position: EventPosition | None = None) -> list[int]:
+    return [event.no async for event in follow(wire, "/stream", position or EventPosition())]
 
 
 def cursors(wire: FakeWire) -> list[str]:
-    return [request.url.params["after"] for request in wire.asked]
+    return [request.url.params["after"] for request in wire.requests]
 
 
 async def test_a_broken_stream_reconnects_after_its_last_event() -> None:
@@ -35,16 +35,18 @@ async def test_a_broken_stream_reconnects_after_its_last_event() -> None:
 
 
 async def test_repeated_events_are_yielded_once_and_unknown_kinds_are_skipped() -> None:
-    line = Socket()
-    wire = FakeWire(FakeAnswer(line.events(1, 2), line.events(2, 3), line.events(4, kind="aura"), line.frame(END)))
+    socket = Socket()
+    wire = FakeWire(
+        FakeAnswer(socket.events(1, 2), socket.events(2, 3), socket.events(4, kind="aura"), socket.frame(END))
+    )
 
     assert await read(wire) == [1, 2, 3]
 
 
 async def test_a_frame_may_arrive_in_pieces_or_together_with_another() -> None:
-    line = Socket()
-    whole = line.events(1, 2) + line.fragments({"events": [event(3)]}) + line.frame(END)
-    wire = FakeWire(FakeAnswer(*[whole[at : at + 7] for at in range(0, len(whole), 7)]))
+    socket = Socket()
+    content = socket.events(1, 2) + socket.fragments({"events": [event(3)]}) + socket.frame(END)
+    wire = FakeWire(FakeAnswer(*[content[at : at + 7] for at in range(0, len(content), 7)]))
 
     assert await read(wire) == [1, 2, 3]
 
@@ -62,8 +64,8 @@ async def test_a_reconnect_is_immediate_and_after_a_restart_within_a_second(
 
     assert await read(wire) == [1, 2, 3]
     assert cursors(wire) == ["0", "1", "2", "3"]
-    assert wire.waited[:2] == [0, 0]
-    assert 0 < wire.waited[2] < 1
+    assert wire.pauses[:2] == [0, 0]
+    assert 0 < wire.pauses[2] < 1
     assert [record.getMessage() for record in caplog.records] == [
         "connection lost (restart); trying again", "connected again"
     ]  # fmt: skip
@@ -75,31 +77,31 @@ async def test_the_client_pauses_before_it_reconnects_to_a_service_that_keeps_cl
     with pytest.raises(Unreachable):
         await read(wire)
 
-    assert wire.waited[0] == 0
-    assert all(seconds > 0 for seconds in wire.waited[1:])
+    assert wire.pauses[0] == 0
+    assert all(seconds > 0 for seconds in wire.pauses[1:])
 
 
 async def test_a_deadline_holds_even_if_keepalive_comments_arrive() -> None:
     comments = [b": still here\n\n"] * 3
-    line = FakeAnswer(*comments, status=200, content_type="text/event-stream")
-    place = EventPosition(deadline=time.monotonic() + 60)
+    socket = FakeAnswer(*comments, status=200, content_type="text/event-stream")
+    position = EventPosition(deadline=time.monotonic() + 60)
 
     async def late(timeout_seconds: float) -> bytes:
-        place.deadline = 0.0
+        position.deadline = 0.0
         return comments[0]
 
-    line.read = late  # type: ignore[method-assign]
+    socket.read = late  # type: ignore[method-assign]
     with pytest.raises(WaitTimeout):
-        await read(FakeWire(line), place)
+        await read(FakeWire(socket), position)
 
 
 async def test_every_ping_is_answered_by_a_pong_with_its_payload() -> None:
-    line = Socket()
-    wire = FakeWire(FakeAnswer(line.ping(b"one"), line.events(1) + line.ping(b"two"), line.frame(END)))
+    socket = Socket()
+    wire = FakeWire(FakeAnswer(socket.ping(b"one"), socket.events(1) + socket.ping(b"two"), socket.frame(END)))
 
     await read(wire)
 
-    assert line.pongs(wire.replies) == [b"one", b"two"]
+    assert socket.pongs(wire.replies) == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(("code", "kind"), [(4401, Unauthorized), (4404, NotFound), (4400, FootplateError)])
@@ -111,34 +113,34 @@ async def test_a_close_code_that_no_retry_would_change_is_raised(code: int, kind
 
 
 async def test_too_many_open_streams_raise_their_own_error() -> None:
-    full = [FakeAnswer(Socket().close(4429, "this key has 2000 streams open")) for _ in range(4)]
+    refusals = [FakeAnswer(Socket().close(4429, "this key has 2000 streams open")) for _ in range(4)]
 
     with pytest.raises(ServiceError, match="2000 streams"):
-        await read(FakeWire(*full))
+        await read(FakeWire(*refusals))
 
 
 async def test_the_client_retries_longer_if_the_service_has_answered_before() -> None:
     with pytest.raises(Unreachable):
         await read(FakeWire(*[FakeAnswer() for _ in range(4)]))
 
-    line = Socket()
-    away = [FakeAnswer() for _ in range(20)]
-    proxy = FakeAnswer(b"<html>", status=502)
-    last = FakeAnswer(
+    socket = Socket()
+    broken_answers = [FakeAnswer() for _ in range(20)]
+    proxy_answer = FakeAnswer(b"<html>", status=502)
+    last_answer = FakeAnswer(
         messages([event(2), {"end": "succeeded", "last": 2}]), status=200, content_type="text/event-stream"
     )
-    wire = FakeWire(FakeAnswer(line.events(1)), *away, proxy, last)
+    wire = FakeWire(FakeAnswer(socket.events(1)), *broken_answers, proxy_answer, last_answer)
     assert await read(wire) == [1, 2]
-    assert max(wire.waited) <= 5
+    assert max(wire.pauses) <= 5
 
     with pytest.raises(Unreachable):
         await read(FakeWire(FakeAnswer(Socket().events(1)), FakeAnswer()), EventPosition(patience=-1))
 
 
 async def test_waiting_for_a_known_job_tolerates_an_unreachable_service() -> None:
-    line = Socket()
-    away = [FakeAnswer() for _ in range(20)]
-    wire = FakeWire(*away, FakeAnswer(line.events(1) + line.frame(END)))
+    socket = Socket()
+    broken_answers = [FakeAnswer() for _ in range(20)]
+    wire = FakeWire(*broken_answers, FakeAnswer(socket.events(1) + socket.frame(END)))
 
     assert [event.no async for event in follow(wire, "/stream", EventPosition(), was_connected=True)] == [1]
 
@@ -149,8 +151,3 @@ async def test_a_wait_without_a_timeout_left_asks_the_service_once() -> None:
     assert (await a_job(ended).wait(timeout=0)).state == "succeeded"
     with pytest.raises(WaitTimeout):
         await a_job(FakeWire(answer())).wait(timeout=0)
-
-
-async def test_a_deadline_that_passes_raises_its_own_error() -> None:
-    with pytest.raises(WaitTimeout):
-        await read(FakeWire(), EventPosition(deadline=0.0))

@@ -26,16 +26,16 @@ def answer(*frames: dict[str, object]) -> FakeAnswer:
     return FakeAnswer(*[socket.frame(frame) for frame in frames])
 
 
-def places(*jobs: str, tag: str | None = None) -> EventPositions:
+def positions(*jobs: str, tag: str | None = None) -> EventPositions:
     return EventPositions.of(jobs or None, tag=tag, state=None, kinds=None, max_hz=None, patience=600.0)
 
 
-Found = list[tuple[str, int]]
+EventNumbers = list[tuple[str, int]]
 
 
-async def read(wire: Wire, where: EventPositions, frames: Found | None = None) -> Found:
+async def read(wire: Wire, position: EventPositions, frames: EventNumbers | None = None) -> EventNumbers:
     frames = [] if frames is None else frames
-    async for frame in follow(wire, "/stream", where):
+    async for frame in follow(wire, "/stream", position):
         frames.append((frame.job, frame.no))
     return frames
 
@@ -46,8 +46,8 @@ async def test_a_stream_of_jobs_reconnects_after_each_jobs_last_event() -> None:
         answer(events_of(B, 2), {"job": B, "caught_up": 2}, end_of(B, 2)),
     )
 
-    assert await read(wire, places(A, B)) == [(A, 1), (A, 2), (B, 1), (B, 2)]
-    assert [request.url.params["jobs"] for request in wire.asked] == [f"{A},{B}", f"{B}:1"]
+    assert await read(wire, positions(A, B)) == [(A, 1), (A, 2), (B, 1), (B, 2)]
+    assert [request.url.params["jobs"] for request in wire.requests] == [f"{A},{B}", f"{B}:1"]
 
 
 async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() -> None:
@@ -57,23 +57,23 @@ async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() ->
         FakeAnswer(Socket().close(4404, "that is enough")),
     )
 
-    result: Found = []
+    numbers: EventNumbers = []
     with pytest.raises(NotFound):
-        await read(wire, places(tag="mine"), result)
+        await read(wire, positions(tag="mine"), numbers)
 
-    assert result == [(A, 1), (B, 1), (B, 2), (A, 2), (B, 3)]
-    assert [dict(request.url.params) for request in wire.asked[:2]] == [
+    assert numbers == [(A, 1), (B, 1), (B, 2), (A, 2), (B, 3)]
+    assert [dict(request.url.params) for request in wire.requests[:2]] == [
         {"tag": "mine"},
         {"tag": "mine", "jobs": f"{A}:1", "since": "2026-01-01T12:00:00.000Z"},
     ]
 
 
 def test_a_stream_url_of_too_many_jobs_names_only_the_jobs_with_the_most_events() -> None:
-    where = places(tag="mine")
-    where.cursors = {f"job_{number:032x}": number + 1 for number in range(1000)}
+    position = positions(tag="mine")
+    position.cursors = {f"job_{number:032x}": number + 1 for number in range(1000)}
 
-    named = where.params["jobs"].split(",")
+    named_jobs = position.params["jobs"].split(",")
 
-    assert len(named) == MOST_NAMED
-    assert named[0] == f"job_{999:032x}:1000"
-    assert len(where.params["jobs"]) < 8000
+    assert len(named_jobs) == MOST_NAMED
+    assert named_jobs[0] == f"job_{999:032x}:1000"
+    assert len(position.params["jobs"]) < 8000

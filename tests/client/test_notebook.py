@@ -34,8 +34,8 @@ def named(name: str | None, number: int = 0) -> dict[str, Any]:
     return {**JOB, "name": name, "id": f"job_{number:032x}"}
 
 
-def sent(wire: FakeWire) -> Any:
-    return json.loads(wire.asked[-1].content)
+def sent_fields(wire: FakeWire) -> Any:
+    return json.loads(wire.requests[-1].content)
 
 
 async def test_a_job_is_created_from_a_file_a_dict_and_keywords(tmp_path: Path) -> None:
@@ -45,12 +45,12 @@ async def test_a_job_is_created_from_a_file_a_dict_and_keywords(tmp_path: Path) 
     jobs = AsyncJobs(wire, 0.0)
 
     await jobs.create(path)
-    from_file = sent(wire)
+    from_file = sent_fields(wire)
     await jobs.create(str(path), name="mine")
-    with_name = sent(wire)
+    with_name = sent_fields(wire)
     await jobs.create(model="toy/mlp", data="toy/regression")
 
-    assert sent(wire) == from_file == {"model": "toy/mlp", "data": "toy/regression"}
+    assert sent_fields(wire) == from_file == {"model": "toy/mlp", "data": "toy/regression"}
     assert with_name == {**from_file, "name": "mine"}
 
 
@@ -64,17 +64,17 @@ async def test_a_file_without_a_spec_is_refused_by_its_name(tmp_path: Path, text
 
 
 async def test_an_ambiguous_or_unknown_name_of_a_job_is_refused_with_a_hint() -> None:
-    several = AsyncJobs(FakeWire(page(named("mine"), named("mine", 1))), 0.0)
-    none = AsyncJobs(FakeWire(page(), page(named("my-bert"), named(None, 1))), 0.0)
-    empty = AsyncJobs(FakeWire(page(), page()), 0.0)
+    ambiguous_jobs = AsyncJobs(FakeWire(page(named("mine"), named("mine", 1))), 0.0)
+    other_jobs = AsyncJobs(FakeWire(page(), page(named("my-bert"), named(None, 1))), 0.0)
+    no_jobs = AsyncJobs(FakeWire(page(), page()), 0.0)
 
     with pytest.raises(InvalidRequest, match="2 jobs") as refused:
-        await several.get("mine")
+        await ambiguous_jobs.get("mine")
     assert "@last" in (refused.value.hint or "")
     with pytest.raises(NotFound, match=r"'my-bart'.*'my-bert'"):
-        await none.get("my-bart")
+        await other_jobs.get("my-bart")
     with pytest.raises(NotFound):
-        await empty.get("first")
+        await no_jobs.get("first")
 
 
 async def test_last_is_the_newest_job() -> None:
@@ -83,18 +83,18 @@ async def test_last_is_the_newest_job() -> None:
     assert (await AsyncJobs(wire, 0.0).get("@last")).name == "mine"
     with pytest.raises(NotFound, match="no job yet"):
         await AsyncJobs(wire, 0.0).get("@last")
-    assert wire.asked[0].url.params["limit"] == "1"
+    assert wire.requests[0].url.params["limit"] == "1"
 
 
 def test_a_list_loads_only_the_pages_that_are_needed() -> None:
     numbers = count()
-    loaded = Listing((next(numbers) for _ in range(10)), html=str)
+    listing = Listing((next(numbers) for _ in range(10)), html=str)
 
-    assert (next(loaded), loaded[2], loaded[1:3], bool(loaded)) == (0, 2, [1, 2], True)
+    assert (next(listing), listing[2], listing[1:3], bool(listing)) == (0, 2, [1, 2], True)
     assert next(numbers) == 3
-    assert (loaded[-1], len(loaded), list(loaded)[3], next(loaded)) == (10, 10, 4, 1)
+    assert (listing[-1], len(listing), list(listing)[3], next(listing)) == (10, 10, 4, 1)
     with pytest.raises(IndexError):
-        loaded[10]
+        listing[10]
 
 
 def test_a_slice_of_a_list_may_go_backwards() -> None:
@@ -119,7 +119,7 @@ async def test_each_loop_over_an_asynchronous_list_begins_with_its_first_job() -
         assert [job.name async for job in jobs] == ["a", "b"]
         assert [job.name for job in await jobs] == ["a", "b"]
     assert (await anext(jobs)).name == "b"
-    assert len(wire.asked) == 1
+    assert len(wire.requests) == 1
 
 
 async def test_tables_in_notebooks_escape_text_of_users() -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from operator import length_hint
 from pathlib import Path
@@ -18,7 +19,7 @@ import httpx2
 import pytest
 
 from footplate import Client
-from footplate.cli import doctor, main, make_parser, parse
+from footplate.cli import main, make_parser, parse
 from footplate.cli.cluster import argument_lines, component_row
 from footplate.cli.context import UsageError, client_of
 from footplate.cli.event_lines import line_of
@@ -45,14 +46,22 @@ NODE = {
 SPEC = '{"model": "toy/mlp", "data": "toy/regression"}'
 
 
+def answer_requests(
+    monkeypatch: pytest.MonkeyPatch, verb: str, answer: Callable[[httpx2.Request], httpx2.Response]
+) -> None:
+    """Answers the requests of a module of the command by a function."""
+    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer), retries=0)
+    monkeypatch.setattr(f"footplate.cli.{verb}.client_of", lambda options: client)
+
+
 def test_a_spec_is_a_file_of_json_or_yaml_stdin_or_json_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.json").write_text(SPEC)
     (tmp_path / "job.yaml").write_text("model: toy/mlp\ndata: toy/regression\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(SPEC.encode())))
 
-    said = [read_spec(word, []) for word in (str(tmp_path / "job.json"), str(tmp_path / "job.yaml"), "-", SPEC)]
+    specs = [read_spec(word, []) for word in (str(tmp_path / "job.json"), str(tmp_path / "job.yaml"), "-", SPEC)]
 
-    assert said == [{"model": "toy/mlp", "data": "toy/regression"}] * 4
+    assert specs == [{"model": "toy/mlp", "data": "toy/regression"}] * 4
 
 
 def test_set_replaces_one_value_and_creates_missing_objects() -> None:
@@ -211,26 +220,32 @@ def test_the_doctor_does_not_print_ok_for_something_broken(
         "/jobs": {"data": [], "next_cursor": None},
         "/nodes": {"data": [NODE | {"exposed": "training has root's rights"}], "next_cursor": None},
     }
-    service = httpx2.MockTransport(lambda request: httpx2.Response(200, json=answers[request.url.path]))
-    monkeypatch.setattr(doctor, "client_of", lambda _: Client("http://footplate.test", transport=service))
+    answer_requests(monkeypatch, "doctor", lambda request: httpx2.Response(200, json=answers[request.url.path]))
 
     assert main(["doctor"]) == 1
 
-    said = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()}
-    assert said["service"] == "ok     service    http://footplate.test answers"
-    assert said["redis"] == "WRONG  redis      Redis is unreachable"
-    assert said["store"] == "WRONG  store      0.1 GB are left"
-    assert said["rights"] == "note   rights     n1: training has root's rights"
-    assert said["clock"].startswith("note ")
-    assert not [line for line in said.values() if line.startswith("ok") and "degraded" in line]
+    findings = {line.split()[1]: line for line in capsys.readouterr().out.splitlines()}
+    assert findings["service"] == "ok     service    http://service.invalid answers"
+    assert findings["redis"] == "WRONG  redis      Redis is unreachable"
+    assert findings["store"] == "WRONG  store      0.1 GB are left"
+    assert findings["rights"] == "note   rights     n1: training has root's rights"
+    assert findings["clock"].startswith("note ")
+    assert not [line for line in findings.values() if line.startswith("ok") and "degraded" in line]
 
 
-def test_an_unknown_subcommand_prints_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sumbit", "job.json"]) == 2
-
-    assert capsys.readouterr().err == "footplate: there is no verb 'sumbit'; did you mean 'submit'?\n"
-    main(["compare", "first", "second"])
-    assert capsys.readouterr().err == "footplate: there is no verb 'compare'; use 'metrics JOB JOB'\n"
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sumbit", "job.json"], "'sumbit'; did you mean 'submit'?"),
+        (["compare", "first", "second"], "'compare'; use 'metrics JOB JOB'"),
+        (["xyzzy"], "'xyzzy'; the verbs are up, submit, "),
+    ],
+)
+def test_an_unknown_verb_prints_the_nearest_one_or_all(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert f"footplate: there is no verb {message}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -309,14 +324,6 @@ def test_the_password_of_a_proxy_is_in_no_error(proxy: str, monkeypatch: pytest.
     assert "hunter2" not in "".join(format_exception(refused.value))
 
 
-def test_an_unknown_subcommand_without_a_similar_name_prints_all_subcommands(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["xyzzy"]) == 2
-
-    assert "up, submit, " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("width", "columns"), [(80, "JOB  NAME   STATE    LOSS"), (20, "JOB  NAME   STATE"), (9, "JOB"), (2, "JOB")]
 )
@@ -334,13 +341,17 @@ def test_a_table_leaves_out_the_least_important_columns_until_it_fits(
     assert capsys.readouterr().out.splitlines()[0] == columns
 
 
-def test_the_client_finds_the_system_that_runs_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns the lock file of a `footplate up` in the current folder."""
     monkeypatch.chdir(tmp_path)
     for name in ("FOOTPLATE_URL", "FOOTPLATE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    lock = tmp_path / ".footplate/up.lock"
-    lock.parent.mkdir()
+    (tmp_path / ".footplate").mkdir()
+    return tmp_path / ".footplate/up.lock"
 
+
+def test_the_client_finds_the_system_that_runs_in_this_folder(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock.write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:4711"}))
     assert Client().url == "http://127.0.0.1:4711"
     assert Client("http://elsewhere:1").url == "http://elsewhere:1"
@@ -352,27 +363,18 @@ def test_the_client_finds_the_system_that_runs_in_this_folder(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    "written", ['{"pid": 4194305, "url": null}', '{"pid": 4194305, "url": "http://127.0.0.1:1"}', "{", None]
+    "record", ['{"pid": 4194305, "url": null}', '{"pid": 4194305, "url": "http://127.0.0.1:1"}', "{", "[]", None]
 )
-def test_without_a_running_system_in_this_folder_the_client_uses_its_default(
-    written: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FOOTPLATE_URL", raising=False)
-    monkeypatch.setenv("FOOTPLATE_HOME", str(tmp_path))
-    if written is not None:
-        (tmp_path / "up.lock").write_text(written)
+def test_without_a_running_system_in_this_folder_the_client_uses_its_default(record: str | None, lock: Path) -> None:
+    if record is not None:
+        lock.write_text(record)
 
     assert Client().url == "http://127.0.0.1:8080"
 
 
-def test_the_client_refuses_to_guess_while_the_system_in_this_folder_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_client_refuses_to_guess_while_the_system_in_this_folder_starts(lock: Path) -> None:
     """The default address may be that of a system in another folder."""
-    monkeypatch.delenv("FOOTPLATE_URL", raising=False)
-    monkeypatch.setenv("FOOTPLATE_HOME", str(tmp_path))
-    (tmp_path / "up.lock").write_text(json.dumps({"pid": os.getpid(), "url": None}))
+    lock.write_text(json.dumps({"pid": os.getpid(), "url": None}))
 
     with pytest.raises(SettingsError, match="still starting"):
         Client()
@@ -384,12 +386,9 @@ SOCKET = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 000
 
 @pytest.mark.parametrize("uid", sorted({0, os.getuid(), 4242}))
 def test_another_users_server_at_the_default_address_is_named(
-    uid: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    uid: int, lock: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("FOOTPLATE_URL", "FOOTPLATE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    sockets = tmp_path / "tcp"
+    sockets = lock.with_name("tcp")
     sockets.write_text("  sl  local_address rem_address   st …\n" + SOCKET.format(uid=uid))
     monkeypatch.setattr("footplate.sdk.settings.SOCKETS", sockets)
 
@@ -400,28 +399,18 @@ def test_another_users_server_at_the_default_address_is_named(
     assert len(caplog.messages) == (uid == 4242)
 
 
-@pytest.fixture
-def job_requests(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
-    """Returns the URLs that a command requests. Each answer is an empty list of jobs."""
-    requests: list[httpx2.URL] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        requests.append(request.url)
-        return httpx2.Response(200, json={"data": [], "next_cursor": None})
-
-    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer))
-    monkeypatch.setattr("footplate.cli.show.client_of", lambda options: client)
-    return requests
-
-
 @pytest.mark.parametrize(
     ("words", "sort"),
     [([], "-created"), (["--sort", "name"], "name"), (["--sort", "priority", "--reverse"], "priority")],
 )
-def test_ls_requests_jobs_in_the_chosen_order(words: list[str], sort: str, job_requests: list[httpx2.URL]) -> None:
-    assert main(["ls", *words]) == 0
+def test_ls_requests_jobs_in_the_chosen_order(words: list[str], sort: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.url.params["sort"] == sort
+        return httpx2.Response(200, json={"data": [], "next_cursor": None})
 
-    assert job_requests[0].params["sort"] == sort
+    answer_requests(monkeypatch, "show", answer)
+
+    assert main(["ls", *words]) == 0
 
 
 def test_ls_with_watch_waits_for_a_service_that_restarts(
@@ -438,8 +427,7 @@ def test_ls_with_watch_waits_for_a_service_that_restarts(
         if not length_hint(answers):
             raise KeyboardInterrupt
 
-    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer), retries=0)
-    monkeypatch.setattr("footplate.cli.show.client_of", lambda options: client)
+    answer_requests(monkeypatch, "show", answer)
     monkeypatch.setattr("time.sleep", stop_after_the_last_answer)
 
     assert main(["ls", "--watch", "--quiet"]) == 130
@@ -463,13 +451,13 @@ def test_an_interrupted_download_marks_its_folder_for_its_job(
         is_list = request.url.path.endswith("/outputs")
         return httpx2.Response(200, json=rows if is_list else {**JOB, "id": request.url.path.split("/")[2]})
 
-    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer))
-    monkeypatch.setattr("footplate.cli.files.client_of", lambda options: client)
+    answer_requests(monkeypatch, "files", answer)
     folder = tmp_path / "out"
 
     assert main(["download", str(JOB["id"]), "nothing", "-o", str(folder)]) == 3
     assert not folder.exists()
-    assert main(["download", str(JOB["id"]), "-o", str(folder)]) == 130
+    for _ in range(2):
+        assert main(["download", str(JOB["id"]), "-o", str(folder)]) == 130
     assert main(["download", "job_" + "1" * 32, "-o", str(folder)]) == 2
     assert f"holds the outputs of {JOB['id']}" in capsys.readouterr().err
 
@@ -486,8 +474,7 @@ def test_a_job_that_is_named_twice_is_changed_once(
         is_list = request.url.path == "/jobs"
         return httpx2.Response(200, json={"data": [JOB], "next_cursor": None} if is_list else JOB)
 
-    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer))
-    monkeypatch.setattr("footplate.cli.change.client_of", lambda options: client)
+    answer_requests(monkeypatch, "change", answer)
 
     assert main(["rm", str(JOB["id"]), "@last"]) == 0
     assert deleted == [f"/jobs/{JOB['id']}"]
@@ -550,9 +537,9 @@ def test_an_event_is_printed_as_a_single_line(kind: str, data: dict[str, object]
 def metric_requests(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
     """Returns the URLs of requests for metrics. The answers are of a job that logged its loss at the steps 1 to 4."""
     requests: list[httpx2.URL] = []
-    seen = {"no": 1, "epoch": None, "at": "", "attempt": 1}
-    far = {"value": 9.0, "step": 1, **seen}
-    summary = {"name": "loss", "count": 4, "not_finite": 0, "last": far, "min": far, "max": far}
+    seen_fields = {"no": 1, "epoch": None, "at": "", "attempt": 1}
+    seen_metric = {"value": 9.0, "step": 1, **seen_fields}
+    summary = {"name": "loss", "count": 4, "not_finite": 0, "last": seen_metric, "min": seen_metric, "max": seen_metric}
     curve = {
         "job": JOB["id"], "name": "loss", "count": 4, "left_out": 0, "exact": True, "attempts": [], "x": [2, 3],
         "y": [0.75, 0.5],
@@ -565,8 +552,7 @@ def metric_requests(monkeypatch: pytest.MonkeyPatch) -> list[httpx2.URL]:
         data = lists.get(request.url.path.rpartition("/")[2])
         return httpx2.Response(200, json=JOB if data is None else {"data": data, "next_cursor": None, "last": 4})
 
-    client = Client("http://service.invalid", transport=httpx2.MockTransport(answer))
-    monkeypatch.setattr("footplate.cli.metrics.client_of", lambda options: client)
+    answer_requests(monkeypatch, "metrics", answer)
     return requests
 
 

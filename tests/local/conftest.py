@@ -25,17 +25,15 @@ class Up:
         self.processes, self.home = processes, home
         self.ready: dict[str, Any] = {}
 
-    def launch(self, *words: str, **environment: str) -> Process:
-        """Starts the launcher without waiting until the system is ready."""
-        return self.launch_with_text_output("--json", *words, **environment)
-
-    def launch_with_text_output(self, *words: str, **environment: str) -> Process:
+    def launch(self, *words: str, form: str = "--json", **environment: str) -> Process:
+        """Starts the launcher without waiting until the system is ready. An empty `form` makes it print text."""
         env = {"FOOTPLATE_HOME": str(self.home), "FOOTPLATE_BEAT_SECONDS": "0.5", "FOOTPLATE_LEASE_SECONDS": "8"}
-        return self.processes.start("-m", "footplate", "up", "--port", "0", *words, name="up", env=env | environment)
+        words = ("-m", "footplate", "up", "--port", "0", *filter(None, [form]), *words)
+        return self.processes.start(*words, name="up", env=env | environment)
 
     def start_with_text_output(self, *words: str, **environment: str) -> Process:
         """Starts the launcher, and waits until it prints the URL on a line of its own."""
-        launcher = self.launch_with_text_output(*words, **environment)
+        launcher = self.launch(*words, form="", **environment)
         url = re.compile(r"^http\S+$", re.MULTILINE)
         match = launcher.until(lambda: url.search(launcher.output), within=180, what="up prints its URL")
         self.ready = {"url": match[0]}

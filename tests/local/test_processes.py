@@ -16,13 +16,22 @@ import pytest
 from footplate.local import processes
 from footplate.local.first_job import request
 from footplate.local.home import Home, hold, record_holder
-from footplate.local.processes import Children, Failed, Program, Stopped, StopSignals
+from footplate.local.processes import Child, Children, Failed, Program, Stopped, StopSignals
 from footplate.local.redis import server_path
 from footplate.local.up import Launcher, Options, is_free, report
 
 
 def program(folder: Path, script: str, drain_seconds: float = 10.0) -> Program:
     return Program("child", [sys.executable, "-c", script], {}, folder / "child.log", drain_seconds)
+
+
+def start_deaf(children: Children, folder: Path, drain_seconds: float) -> Child:
+    """Starts a child, and waits until it ignores SIGTERM."""
+    words = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    child = children.start(program(folder, f"import signal, time; {words}", drain_seconds))
+    log = child.program.log
+    children.wait_until(lambda: "deaf" in log.read_text(), child, timeout_seconds=60, milestone="it is deaf")
+    return child
 
 
 @pytest.fixture
@@ -52,13 +61,7 @@ def test_a_child_that_keeps_dying_is_reported_with_its_last_output(
 def test_a_child_that_ignores_term_is_killed_after_its_deadline(
     children: Children, reports: list[str], tmp_path: Path
 ) -> None:
-    script = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
-    )
-    child = children.start(program(tmp_path, script, drain_seconds=0.2))
-    children.wait_until(
-        lambda: "deaf" in child.program.log.read_text(), child, timeout_seconds=60, milestone="it is deaf"
-    )
+    child = start_deaf(children, tmp_path, drain_seconds=0.2)
 
     children.drain([child])
 
@@ -69,13 +72,7 @@ def test_a_child_that_ignores_term_is_killed_after_its_deadline(
 def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
     stop = StopSignals()
     children = Children(stop, print)
-    script = (
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
-    )
-    child = children.start(program(tmp_path, script, drain_seconds=60))
-    children.wait_until(
-        lambda: "deaf" in child.program.log.read_text(), child, timeout_seconds=60, milestone="it is deaf"
-    )
+    child = start_deaf(children, tmp_path, drain_seconds=60)
     drain = threading.Thread(target=children.drain, args=([child],))
     drain.start()
 

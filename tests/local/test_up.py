@@ -53,12 +53,12 @@ def test_up_prints_its_url_and_continues_jobs_that_ctrl_c_had_stopped(up: Up, tm
     assert launcher.wait(within=60) == 0
     until_unused(up.home)
 
-    again = up.start("--nodes", "2")
-    the_output_has_the_url_and_the_pid(up, again)
+    second_launcher = up.start("--nodes", "2")
+    the_output_has_the_url_and_the_pid(up, second_launcher)
     up.until_nodes(2)
     it_goes_on_without_doing_a_step_twice(up, job, before)
     assert [row["id"] for row in up.get("/jobs")["data"] if row["name"] == "first job"] == [first]
-    assert again.terminate(within=60) == 0
+    assert second_launcher.terminate(within=60) == 0
 
 
 def the_output_has_the_url_and_the_pid(up: Up, launcher: Process) -> None:
@@ -82,9 +82,9 @@ def another_start_names_the_holder_of_a_home_and_of_a_port(up: Up, launcher: Pro
     assert all(name in second.output for name in (str(up.home), str(launcher.pid), url))
 
     port = url.rpartition(":")[2]
-    elsewhere = Up(up.processes, up.home.with_name("other")).launch("--port", port)
-    assert elsewhere.wait(within=60) == 1, "a taken port that was asked for is an answer, and not another port"
-    assert port in elsewhere.output
+    launcher_elsewhere = Up(up.processes, up.home.with_name("other")).launch("--port", port)
+    assert launcher_elsewhere.wait(within=60) == 1, "a taken port that was asked for is an answer, and not another port"
+    assert port in launcher_elsewhere.output
 
 
 def it_submits_one_job_and_leaves_no_zombie(up: Up, launcher: Process) -> str:
@@ -100,9 +100,9 @@ def it_submits_one_job_and_leaves_no_zombie(up: Up, launcher: Process) -> str:
 
 
 def paste(commands: str) -> str:
-    done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    result = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True, timeout=600, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def the_commands_that_up_prints_start_a_job_and_pause_it(up: Up, launcher: Process) -> None:
@@ -116,10 +116,10 @@ def the_commands_that_up_prints_start_a_job_and_pause_it(up: Up, launcher: Proce
 def the_commands_of_the_readme_run_a_job_and_show_its_whole_history(up: Up, tmp_path: Path) -> None:
     short = up.submit({"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 30, "logging_steps": 1}})
 
-    said = paste(COMMANDS.replace("localhost:8080", up.ready["url"]) + "\necho; echo $id")
-    assert "urn:footplate:problem" not in said
-    driven = said.split()[-1]
-    assert up.until_job(driven, "cancelled")["desired"] == "cancel"
+    output = paste(COMMANDS.replace("localhost:8080", up.ready["url"]) + "\necho; echo $id")
+    assert "urn:footplate:problem" not in output
+    readme_job = output.split()[-1]
+    assert up.until_job(readme_job, "cancelled")["desired"] == "cancel"
 
     up.until_job(short, "succeeded")
     (tmp_path / "watch.py").write_text(SCRIPT)
@@ -155,8 +155,8 @@ def submit_and_wait_for_progress(up: Up) -> tuple[str, int]:
 
 
 def step_of(up: Up, job: str) -> int:
-    shown = up.get(f"/jobs/{job}")
-    return int((shown["progress"] or {}).get("step", 0)) if shown["state"] == "running" else 0
+    job_fields = up.get(f"/jobs/{job}")
+    return int((job_fields["progress"] or {}).get("step", 0)) if job_fields["state"] == "running" else 0
 
 
 def it_goes_on_without_doing_a_step_twice(up: Up, job: str, before: int) -> None:
@@ -182,8 +182,8 @@ def test_up_prints_why_no_components_are_announced_and_ends_if_a_child_dies(up: 
     (tmp_path / "accelerate.py").write_text("raise ImportError('this one is broken')")
     launcher = up.launch("--no-first-job", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
 
-    why = "ImportError: this one is broken"
-    launcher.until(lambda: why in launcher.output, within=120, what="the reason is said")
+    reason = "ImportError: this one is broken"
+    launcher.until(lambda: reason in launcher.output, within=120, what="the reason is said")
 
     os.kill(up.pid_of(launcher, "service"), signal.SIGKILL)
 
@@ -215,23 +215,23 @@ def until_unused(home: Path) -> None:
 @pytest.mark.matrix
 def test_a_process_that_dies_is_restarted_at_the_same_address(up: Up) -> None:
     launcher = up.start("--no-first-job")
-    for who in ("redis-server", "service", "worker"):
-        dead = up.pid_of(launcher, who)
+    for word in ("redis-server", "service", "worker"):
+        dead_pid = up.pid_of(launcher, word)
 
-        os.kill(dead, signal.SIGKILL)
+        os.kill(dead_pid, signal.SIGKILL)
 
-        until(lambda: up.pid_of(launcher, who) != dead, within=30, what=f"another {who} runs")  # noqa: B023
-        done = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 5}}
-        job = up.processes.until(lambda: up.submit(done), within=30, what="it takes a job")  # noqa: B023
+        until(lambda: up.pid_of(launcher, word) != dead_pid, within=30, what=f"another {word} runs")  # noqa: B023
+        spec = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 5}}
+        job = up.processes.until(lambda: up.submit(spec), within=30, what="it takes a job")  # noqa: B023
         assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
 
 
 def has_ended_early(up: Up, job: str) -> bool:
     """Returns True if the job has ended. Otherwise reduces the job's `max_steps`, until training has confirmed it."""
-    shown = up.get(f"/jobs/{job}")
-    if shown["state"] == "running" and shown["progress"]["max_steps"] == ENDLESS["training"]["max_steps"]:
-        up.client.post(f"/jobs/{job}/do", json={"set": {"max_steps": shown["progress"]["step"] + 100}})
-    return shown["state"] in ("succeeded", "failed")
+    job_fields = up.get(f"/jobs/{job}")
+    if job_fields["state"] == "running" and job_fields["progress"]["max_steps"] == ENDLESS["training"]["max_steps"]:
+        up.client.post(f"/jobs/{job}/do", json={"set": {"max_steps": job_fields["progress"]["step"] + 100}})
+    return job_fields["state"] in ("succeeded", "failed")
 
 
 def test_a_service_that_accepts_other_machines_prints_its_host_name(
