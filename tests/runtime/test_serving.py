@@ -266,6 +266,21 @@ def test_log_probabilities_of_a_completion_equal_those_of_the_model(gpt: ServedM
     assert 0 < len(streamed) < len(choice["logprobs"])
 
 
+def test_last_tokens_without_a_text_have_their_log_probabilities(gpt: ServedModel) -> None:
+    wanted = {"prompts": ["a"], "top_logprobs": 0, **GREEDY}
+    [longer] = gpt.ask("complete", max_tokens=20, **wanted)["choices"]
+    words = [entry["token"].strip() for entry in longer["logprobs"]]
+    special = next(at for at, word in enumerate(words) if word in gpt.loaded.tokenizer.all_special_tokens)
+
+    [choice] = gpt.ask("complete", max_tokens=special + 1, **wanted)["choices"]
+    gpt.send("complete", max_tokens=special + 1, **{**wanted, "stream": True})
+    streamed = []
+    while not (piece := gpt.read()).is_last:
+        streamed += piece.data["logprobs"] if piece.kind is AnswerPieceKind.CHUNK else []
+
+    assert choice["logprobs"] == streamed == longer["logprobs"][: special + 1]
+
+
 def test_equal_seeds_draw_equal_texts(gpt: ServedModel) -> None:
     drawn = {**GREEDY, "temperature": 1.0, "seed": 3, "n": 2}
     first, second = (gpt.ask("complete", prompts=["the"], max_tokens=12, **drawn)["choices"] for _ in range(2))

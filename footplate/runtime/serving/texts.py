@@ -99,10 +99,14 @@ class Text:
         return decode([*self.before, *tokens])[len(before) :] if REPLACEMENT not in before else decode(tokens)
 
     def news_of_choices(self, length: int, decode: Callable[[list[int]], str]) -> list[TokenChoice]:
-        """Returns the token choices for the first `length` characters of the text, without those returned before."""
+        """Returns the token choices for the first `length` characters of the text, without those returned before.
+
+        If a finished text is that long, its last tokens count, too, also those that have no text.
+        """
         count = len(self.choices)
-        while count > self.sent_choices and len(self._decoded(decode, count - 1).rstrip(REPLACEMENT)) >= length:
-            count -= 1
+        if self.finish is None or length < len(self._decoded(decode)):
+            while count > self.sent_choices and len(self._decoded(decode, count - 1).rstrip(REPLACEMENT)) >= length:
+                count -= 1
         news, self.sent_choices = self.choices[self.sent_choices : count], count
         return news
 
@@ -148,8 +152,12 @@ class Watch:
     def stream(self) -> None:
         """Sends what is new in each streamed text."""
         for text in self._texts:
-            if text.is_streamed and (news := text.news(self._decode)):
-                data = {"index": text.index, "text": news} | logprobs_of(text, text.sent, self._tokenizer)
+            if not text.is_streamed:
+                continue
+            news = text.news(self._decode)
+            logprobs = logprobs_of(text, text.sent, self._tokenizer) if news or text.finish is not None else {}
+            if news or logprobs.get("logprobs"):
+                data = {"index": text.index, "text": news} | logprobs
                 self._clients.say(text.request, AnswerPieceKind.CHUNK, data)
 
 
