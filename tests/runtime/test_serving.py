@@ -422,6 +422,12 @@ def test_a_withdrawn_request_does_not_hold_up_the_next_one(gpt: ServedModel) -> 
     )
 
 
+def test_a_session_goes_on_after_a_line_that_it_does_not_know(gpt: ServedModel) -> None:
+    gpt._stream.sendall(b'{"id": "ask_x", "work": "draw", "body": {}}\n')
+
+    assert gpt.ask("complete", prompts=["the film is"], max_tokens=2, **GREEDY)["choices"]
+
+
 @pytest.mark.parametrize("work", ["predict", "embed"])
 def test_a_withdrawn_request_of_many_inputs_ends_early(gpt: ServedModel, work: str) -> None:
     def leave(*args: Any) -> None:

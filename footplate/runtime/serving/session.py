@@ -7,6 +7,7 @@ thread only. Requests that can share one batch are answered together.
 from __future__ import annotations
 
 import json
+import logging
 import queue
 import socket
 import threading
@@ -41,6 +42,8 @@ from footplate.runtime.serving.shared_base import SharedBase
 from footplate.runtime.serving.texts import Texts
 from footplate.runtime.starting_point import find_starting_point
 from footplate.trainer.trainer import Trainer
+
+log = logging.getLogger("footplate.serving")
 
 LOOK_SECONDS = 0.5
 """The longest wait for a request before the session checks again whether the supervisor has stopped it."""
@@ -107,13 +110,20 @@ class Requests:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 try:
-                    self._incoming.put(ServingRequest.model_validate_json(line))
-                except ValidationError:
-                    withdrawn = AnswerPiece.model_validate_json(line).id
-                    if withdrawn == SLOT_WANTED:
-                        self.slot.wanted(time.monotonic())
-                    else:
-                        self.withdrawn.add(withdrawn)
+                    self._read_line(line)
+                except ValidationError as error:
+                    # This thread must go on, because without it the session would answer no further request.
+                    log.warning("ignores a line that is not a request: %s", error)
+
+    def _read_line(self, line: bytes) -> None:
+        try:
+            self._incoming.put(ServingRequest.model_validate_json(line))
+        except ValidationError:
+            withdrawn = AnswerPiece.model_validate_json(line).id
+            if withdrawn == SLOT_WANTED:
+                self.slot.wanted(time.monotonic())
+            else:
+                self.withdrawn.add(withdrawn)
 
 
 def _batch_key(request: ServingRequest) -> Any:
