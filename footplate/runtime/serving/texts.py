@@ -222,7 +222,8 @@ class Texts:
             if seed is not None:
                 torch.manual_seed(seed)
             for batch in batches_within(context, texts, self._loaded.limits.max_batch):
-                self._generate_batch(batch, sampling, clients)
+                if not all(clients.is_withdrawn(text.request) for text in batch):
+                    self._generate_batch(batch, sampling, clients)
 
     def _generate_batch(self, texts: Sequence[Text], sampling: Mapping[str, Any], clients: Clients) -> None:
         from transformers import LogitsProcessorList, StoppingCriteriaList
