@@ -78,7 +78,9 @@ def test_a_classifier_accepts_texts_without_labels_and_returns_class_names(folde
             "intermediate_size": 16, "max_position_embeddings": 64,
         }}},
         "processor": GPT["processor"],
-        "data": {"map": [{"use": "tokenize", "args": {"column": "text"}}, "labels"]},
+        "data": {"map": [
+            {"use": "labels", "args": {"column": "label"}}, {"use": "tokenize", "args": {"column": "text"}},
+        ]},
     }  # fmt: skip
     with served(folder, spec) as model:
         by_column, by_text = model.predict({"text": "the film is dull"}, "the film is dull")

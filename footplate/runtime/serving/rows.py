@@ -13,12 +13,18 @@ from footplate.runtime.serving.loaded import CannotAnswer
 
 LABEL_ARGUMENTS = {"tokenize": "target", "tokenize-words": "labels"}
 """The argument of a map that names a column with labels. The map works without this argument."""
+LABEL_MAPS = ("labels", "answers")
+"""The maps that read only a column of labels."""
 NO_ANSWER: dict[str, list[Any]] = {"text": [], "answer_start": []}
 
 
 def prepared(rows: Sequence[Any], spec: JobSpec) -> list[dict[str, Any]]:
-    """Returns rows with named columns. A text alone becomes the column that the spec's first map reads."""
-    texts = [component for component in spec.data.map if isinstance(component.args.get("column"), str)]
+    """Returns rows with named columns. A text alone becomes the column that the spec's first map of inputs reads."""
+    texts = [
+        component
+        for component in spec.data.map
+        if isinstance(component.args.get("column"), str) and component.use not in LABEL_MAPS
+    ]
     column = str(texts[0].args["column"]) if texts else None
     named = []
     for number, row in enumerate(rows):
