@@ -23,7 +23,7 @@ from footplate.contract.spec import JobSpec
 from footplate.runtime.emit import Emit
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import MANIFEST, STATE, Verified, verify
-from footplate.trainer.saving import average_weights
+from footplate.trainer.saving import average_weights, is_averaged
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.trainer import Trainer
 
@@ -55,15 +55,16 @@ class StartingPoint:
 
     def _load_weights(self, trainer: Any, model: Any, note: Callable[[str], None]) -> None:
         trainer._load_from_checkpoint(self.folder, model)
-        # A script may have transformers' own Trainer. It cannot average.
-        if not isinstance(trainer, Trainer):
-            return
-        why = average_weights(trainer, model, Path(self.folder))
+        folder = Path(self.folder)
+        if isinstance(trainer, Trainer):
+            why = average_weights(trainer, model, folder)
+        else:
+            # A script may have transformers' own Trainer.
+            why = None if is_averaged(folder) else "transformers' own Trainer cannot average them"
         if why is not None and trainer.is_world_process_zero():
-            name = Path(self.folder).name
             note(
-                f"the weights of {name} are those of a schedule-free training, not their average, because {why}. "
-                "A checkpoint that is saved at the step of an evaluation has the average"
+                f"the weights of {folder.name} are those of a schedule-free training, not their average, because {why}."
+                " A checkpoint that is saved at the step of an evaluation has the average"
             )
 
     def _load_into_next_model(self, trainer: Any, note: Callable[[str], None]) -> None:

@@ -10,6 +10,7 @@ import logging
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -459,8 +460,21 @@ def averaging_optimizer(folder: Path) -> Callable[..., Any] | None:
     return SCHEDULE_FREE.get(str(_arguments_of_run(folder).get("optim"))) if files.holds_optimizer(folder) else None
 
 
-def _is_averaged(folder: Path) -> bool:
-    return not _arguments_of_run(folder).get(NOT_AVERAGED)
+def is_averaged(folder: Path) -> bool:
+    """Returns False if a checkpoint's weights are those of a schedule-free training, and another set is their average.
+
+    Checkpoints of transformers' own Trainer do not store this, so their optimizer is read.
+    """
+    path = folder / files.OPTIMIZER
+    if (folder / files.ARGUMENTS).is_file() or not path.is_file():
+        return not _arguments_of_run(folder).get(NOT_AVERAGED)
+    try:
+        # Only the groups are read. The tensors stay on the disk.
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (UnpicklingError, RuntimeError):
+        # The weights can be used without a state that cannot be read.
+        return True
+    return not _is_in_training(state.get("param_groups", ()))
 
 
 def _arguments_of_run(folder: Path) -> dict[str, Any]:
@@ -471,12 +485,17 @@ def _arguments_of_run(folder: Path) -> dict[str, Any]:
 
 
 def _averaging(trainer: Trainer) -> dict[str, bool]:
-    """Returns an entry for training_args.json if the weights are those of training, and another set is their average.
-
-    Schedule-free optimizers, also those of the package `schedulefree`, have `train_mode` in their groups.
-    """
+    """Returns an entry for training_args.json if the weights are those of training, and not their average."""
     groups = getattr(trainer._footplate.strategy.plain_optimizer(trainer.optimizer), "param_groups", ())
-    return {NOT_AVERAGED: True} if any(group.get("train_mode") for group in groups) else {}
+    return {NOT_AVERAGED: True} if _is_in_training(groups) else {}
+
+
+def _is_in_training(groups: Sequence[dict[str, Any]]) -> bool:
+    """Returns True for the groups of a schedule-free optimizer while the model has the weights of training.
+
+    Only schedule-free optimizers, also those of the package `schedulefree`, have `train_mode` in their groups.
+    """
+    return any(group.get("train_mode") for group in groups)
 
 
 def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
@@ -486,11 +505,11 @@ def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
     was saved at the step of an evaluation.
     """
     strategy = trainer._footplate.strategy
-    kind, is_averaged = strategy.peers.from_main(lambda: (averaging_optimizer(folder), _is_averaged(folder)))
+    kind, has_average = strategy.peers.from_main(lambda: (averaging_optimizer(folder), is_averaged(folder)))
     if kind is None:
-        return None if is_averaged else "this needs one optimizer, named by `optim`, and its saved state"
+        return None if has_average else "this needs one optimizer, named by `optim`, and its saved state"
     if not strategy.holds_whole:
-        return None if is_averaged else f"{type(strategy).__name__} shards the model over the processes"
+        return None if has_average else f"{type(strategy).__name__} shards the model over the processes"
     optimizer = kind(parameter_groups(model, trainer.get_decay_parameter_names(model), 0.0))
     try:
         with strategy.readable_folder(folder, files.is_optimizer) as here:

@@ -191,6 +191,30 @@ def test_a_model_from_model_init_starts_with_the_weights_of_another_job(
     other.attempt.close()
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_weights_that_transformers_trainer_cannot_average_are_loaded_with_a_note(
+    scripts: Scripts, library: str, tmp_path: Path
+) -> None:
+    optimizer = "from footplate.trainer.optimizers.schedule_free import AdamWScheduleFree\nmodel = Model()\n"
+    averaging = ONCE.replace("    trainer = Trainer(Model(),", "    trainer = Trainer(model,")
+    averaging = averaging.replace("def part", f"{optimizer}def part").replace(
+        "callbacks=", "optimizers=(AdamWScheduleFree(model.parameters(), lr=0.1), None), callbacks="
+    )
+    other = Scripts(tmp_path / "other")
+    other.run(averaging, library, more="lr_scheduler_type='constant'")
+    notes = {}
+    for offer in other.offers[:2]:
+        start = StartingPoint(Verified(tmp_path / "other" / offer.path), weights_only=True)
+        forks = Scripts(tmp_path / f"fork-{offer.step}")
+        forks.run(ONCE, "transformers", start=start)
+        notes[offer.step] = "".join(str(event["data"]) for event in forks.of_kind("note"))
+        forks.attempt.close()
+    other.attempt.close()
+
+    marked = [step for step, text in notes.items() if "not their average, because transformers' own Trainer" in text]
+    assert (list(notes), marked) == ([8, 6], [6]), "the evaluation at step 8 leaves the average in the model"
+
+
 def test_starting_weights_are_refused_for_a_script_without_a_trainer(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, 1, None)
     reports = ScriptReports(attempt.order, attempt.emit, lambda: StartingPoint("anywhere"))
