@@ -98,9 +98,13 @@ def due(conn: Connection, now: int, most: int, most_failing: int) -> list[DueDel
 
 
 def _due(row: Any, now: int) -> DueDelivery:
+    return DueDelivery(row.id, row.webhook_id, row.body, row.tries, row.url, secrets_at(row, now))
+
+
+def secrets_at(row: Any, now: int) -> tuple[str, ...]:
+    """Returns the secrets of a webhook that sign a delivery at this time. The row has the webhook's columns."""
     is_changing = row.old_until is not None and row.old_until > now
-    secrets = (row.secret, row.old_secret) if is_changing else (row.secret,)
-    return DueDelivery(row.id, row.webhook_id, row.body, row.tries, row.url, secrets)
+    return (row.secret, row.old_secret) if is_changing else (row.secret,)
 
 
 def store_results(conn: Connection, results: Sequence[DeliveryResult], now: int) -> None:

@@ -51,6 +51,12 @@ Moment = Annotated[int, BigInteger(), text_of]
 NO_NEEDS = "null"
 
 
+def is_training(spec: str, needs: str) -> bool:
+    """Returns False for a job that serves or exports the checkpoint of another one, or that runs elsewhere."""
+    document = json.loads(spec)
+    return not (needs == NO_NEEDS or document.get("serve") or document.get("export"))
+
+
 NO_FENCE = Fence(0)
 
 

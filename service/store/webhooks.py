@@ -17,7 +17,7 @@ from footplate.contract.errors import NotFound
 from footplate.contract.ids import JobId, WebhookId, new_delivery_id
 from footplate.contract.lifecycle import TERMINAL, JobState, Reason
 from service.store.mapping import columns_of, values_of
-from service.store.rows import DeliveryRow, WebhookRow
+from service.store.rows import DeliveryRow, WebhookRow, is_training
 from service.store.tables import IS_PENDING, deliveries, jobs, webhooks
 from service.store.times import text_of
 
@@ -147,9 +147,18 @@ def disable(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
 def write_deliveries(conn: Connection, change: StateChange, now: int) -> None:
     """Writes a delivery for each webhook of the job's project whose filters match."""
     listening = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": change.project})]
-    rows = [values_of(_delivery(webhook, change, now)) for webhook in listening if _wants(webhook, change)]
+    wanting = [webhook for webhook in listening if _wants(webhook, change)]
+    if any(webhook.format == OPENAI for webhook in wanting) and not _is_training(conn, change.job):
+        wanting = [webhook for webhook in wanting if webhook.format != OPENAI]
+    rows = [values_of(_delivery(webhook, change, now)) for webhook in wanting]
     if rows:
         conn.execute(insert(deliveries), rows)
+
+
+def _is_training(conn: Connection, job: JobId) -> bool:
+    """Returns False for jobs that OpenAI's list of fine-tuning jobs leaves out, such as serving sessions."""
+    spec, needs = conn.execute(select(jobs.c.spec, jobs.c.needs).where(jobs.c.id == job)).one()
+    return is_training(spec, needs)
 
 
 def _delivery(webhook: WebhookRow, change: StateChange, now: int) -> DeliveryRow:

@@ -41,6 +41,7 @@ from service.api.webhooks import (
 from service.callers import Scope, needs
 from service.deps import Services, StrictRoute, read_model, services_of
 from service.store import webhooks
+from service.store.deliveries import secrets_at
 from service.store.rows import WebhookRow, loads
 from service.store.times import now_ms
 from service.webhooks.deliver import send
@@ -85,9 +86,10 @@ async def list_endpoints(
     after: Annotated[str | None, Query(max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> Page[Endpoint]:
+    """Lists the webhooks with deliveries in OpenAI's form, newest first."""
     services = services_of(request)
     rows = await services.db.read(partial(webhooks.of_project, project=services.project))
-    openai_rows = [row for row in rows if row.format == webhooks.OPENAI and (after is None or row.id > after)]
+    openai_rows = [row for row in reversed(rows) if row.format == webhooks.OPENAI and (after is None or row.id < after)]
     return Page.of([_shown(row) for row in openai_rows[:limit]], has_more=len(openai_rows) > limit)
 
 
@@ -132,7 +134,8 @@ async def test_endpoint(request: Request, webhook: WebhookPath) -> EndpointTeste
     row, now = await _endpoint(services, webhook), now_ms()
     sample = webhooks.openai_delivery(row, body.event_type, SAMPLE_JOB, now)
     allowed = Allowed.of(services.settings.webhooks_allow)
-    answer = await send(row.url, [row.secret], sample.id, now // 1000, sample.body.encode(), allowed)
+    secrets = secrets_at(row, now)
+    answer = await send(row.url, secrets, sample.id, now // 1000, sample.body.encode(), allowed)
     if answer.status is None:
         detail = f"the receiver of webhook {row.id} did not answer: {answer.error}"
         raise Unanswered(detail, hint="webhooks.update() changes the URL")

@@ -29,6 +29,7 @@ from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.outbound import Allowed, Refused, addresses_of, read_url
 from footplate.contract.resources.operations import CreatedWebhook, DeliveryList, Webhook
 from service.control.process import Control
+from service.jobs import serving
 from service.jobs.prune import DAY_MS, prune
 from service.settings import ServiceSettings
 from service.store import deliveries, jobs, tables, webhooks
@@ -228,16 +229,24 @@ async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, rec
     made = await client.webhooks.create(event_types=wanted, name="ours", url=receiver.url)
     other = await a_hook(api, receiver.url, states=["queued"])
     job, cancelled = await api.submit(), await api.submit()
+    await api.commit(job, 1)
     await api.end(job)
     await api.client.post(f"/jobs/{cancelled}/cancel")
+    served = await api.db.read(lambda conn: serving.find(conn, "default", job, None))
+    opened = await api.db.write(
+        lambda conn: serving.open_session(conn, served, serving.session_spec(served), now_ms(), by=None)
+    )
+    assert opened.session is not None
+    await api.end(opened.session.id)
 
     await Sender(api).send_due()
 
     [end] = [request for request in receiver.got if request.content["type"].startswith("fine_tuning")]
-    opened = client.webhooks.unwrap(end.body, end.headers, secret=made.signing_secret)
-    assert (opened.type, opened.id) == ("fine_tuning.job.succeeded", end.headers["webhook-id"])
-    assert opened.data.id == job
-    assert [item.id async for item in client.webhooks.list()] == [made.id]
+    event = client.webhooks.unwrap(end.body, end.headers, secret=made.signing_secret)
+    assert (event.type, event.id) == ("fine_tuning.job.succeeded", end.headers["webhook-id"])
+    assert event.data.id == job
+    newer = await client.webhooks.create(event_types=wanted, name="newer", url=receiver.url)
+    assert [item.id async for item in client.webhooks.list(limit=1)] == [newer.id, made.id]
     changed = await client.webhooks.update(made.id, event_types=["fine_tuning.job.cancelled"])
     assert changed.event_types == ["fine_tuning.job.cancelled"]
     tested = await client.webhooks.test(made.id, event_type="fine_tuning.job.failed")
@@ -248,7 +257,12 @@ async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, rec
         await client.webhooks.test(made.id, event_type="fine_tuning.job.failed")
     assert (unanswered.value.status_code, unanswered.value.code) == (424, "webhook_not_answered")
     assert (await client.webhooks.retrieve(made.id)).name == "ours"
-    assert (await client.webhooks.rotate_secret(made.id)).signing_secret != made.signing_secret
+    await client.webhooks.update(made.id, url=receiver.url)
+    rotated = await client.webhooks.rotate_secret(made.id, keep_old_secret_active_for_24_hours=True)
+    await client.webhooks.test(made.id, event_type="fine_tuning.job.failed")
+    for secret in (made.signing_secret, rotated.signing_secret):
+        client.webhooks.unwrap(receiver.got[-1].body, receiver.got[-1].headers, secret=secret)
+    assert (await client.webhooks.rotate_secret(made.id)).signing_secret != rotated.signing_secret
     with pytest.raises(NotFoundError):
         await client.webhooks.retrieve(other["id"])
     assert (await client.webhooks.delete(made.id)).deleted
