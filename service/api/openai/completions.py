@@ -11,7 +11,7 @@ import re
 import struct
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Request
@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from footplate.contract.conversations import plain, text_of
-from footplate.contract.errors import FootplateError, InvalidSpec, Problem
+from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
 from footplate.contract.fields import Group, Many, Whole, pattern
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.serving import AnswerPiece, AnswerPieceKind, Work
@@ -29,7 +29,7 @@ from service.api.openai.jobs import UnknownModel
 from service.api.openai.names import read_model_name
 from service.api.predict import WAIT_SECONDS
 from service.deps import StrictRoute, json_response, read_model, services_of
-from service.jobs.serving import STEP
+from service.jobs.serving import STEP, CheckpointMissing
 from service.serving import AnswerStream, ModelRequest, send_request
 from service.store.times import now_ms
 
@@ -204,7 +204,7 @@ async def create_completion(request: Request) -> Response:
 async def create_embedding(request: Request) -> Response:
     body = await read_model(request, Embedding)
     model_request = _model_request(body.model, Work.EMBED, {"inputs": _texts(body.input, "input")})
-    async with send_request(services_of(request), model_request, request.is_disconnected) as answer_stream:
+    async with _sent(request, model_request) as answer_stream:
         data = await _whole(answer_stream)
     vectors = [
         {
@@ -293,9 +293,8 @@ async def _generated(
     model_request = _model_request(body.model, Work.COMPLETE, asks)
     prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
     about = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
-    services = services_of(request)
     if not body.stream:
-        async with send_request(services, model_request, request.is_disconnected) as answer_stream:
+        async with _sent(request, model_request) as answer_stream:
             data = await _whole(answer_stream)
         choices = [form.choice(choice) for choice in data["choices"]]
         return json_response({**about, "choices": choices, "usage": _usage(data)})
@@ -303,10 +302,25 @@ async def _generated(
         about["object"] = "chat.completion.chunk"
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     async with AsyncExitStack() as stack:
-        answer_stream = await stack.enter_async_context(send_request(services, model_request, request.is_disconnected))
+        answer_stream = await stack.enter_async_context(_sent(request, model_request))
         # Only until the first piece has come can a refusal be the status of the response.
         pieces = _from_first(await anext(answer_stream.pieces), answer_stream.pieces)
         return _Stream(_events(pieces, about, form, with_usage=with_usage), stack.pop_all())
+
+
+@asynccontextmanager
+async def _sent(request: Request, model_request: ModelRequest) -> AsyncIterator[AnswerStream]:
+    """Sends a request to a session. Raises UnknownModel if the job or its checkpoint does not exist."""
+    try:
+        async with send_request(services_of(request), model_request, request.is_disconnected) as answer_stream:
+            yield answer_stream
+    except NotFound as error:
+        raise UnknownModel(error.message, hint="models.list() lists the models") from error
+    except CheckpointMissing as error:
+        if error.code == CheckpointMissing.code:
+            # The job has no checkpoint yet, so a later request may work.
+            raise
+        raise UnknownModel(error.message, hint=error.hint) from error
 
 
 async def _from_first(first: AnswerPiece, others: AsyncIterator[AnswerPiece]) -> AsyncIterator[AnswerPiece]:

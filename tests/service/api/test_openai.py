@@ -374,6 +374,24 @@ async def test_a_finished_job_names_its_model_checkpoints_and_results(api: Api, 
         await client.models.retrieve(name)
 
 
+async def test_a_chat_with_a_model_or_checkpoint_that_is_gone_is_refused_as_at_openai(
+    api: Api, client: AsyncOpenAI
+) -> None:
+    made = await submitted(client)
+    await stored_checkpoint(api, JobId(made.id), 10)
+    await api.end(JobId(made.id))
+    name = f"ft:{BASE}:default::{made.id.removeprefix('job_')}"
+    messages: Any = [{"role": "user", "content": "Hi"}]
+
+    with pytest.raises(openai.NotFoundError, match="step-20") as no_checkpoint:
+        await client.chat.completions.create(model=f"{name}:ckpt-step-20", messages=messages)
+    await client.models.delete(name)
+    with pytest.raises(openai.NotFoundError) as no_model:
+        await client.chat.completions.create(model=name, messages=messages, stream=True)
+
+    assert error_of(no_checkpoint) == error_of(no_model) == (404, "model_not_found", None)
+
+
 async def test_rewards_are_named_in_events_checkpoints_and_results(api: Api, client: AsyncOpenAI) -> None:
     made = await submitted(client)
     job = JobId(made.id)
