@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from footplate.runtime.end_tokens import end_of_answer, write_end_tokens
-from footplate.runtime.serving.texts import Text, TokenChoice, logprobs_of
+from footplate.runtime.serving.texts import GeneratedText, TokenChoice, logprobs_of
 from footplate.runtime.serving.token_text import decoded, token_entry
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -41,8 +41,8 @@ def of_words() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner)
 
 
-def text_of(tokens: list[int], limit: int = 1000, **more: Any) -> Text:
-    text = Text("ask_1", 0, [0], limit, **{"stops": (), **more})
+def text_of(tokens: list[int], limit: int = 1000, **more: Any) -> GeneratedText:
+    text = GeneratedText("ask_1", 0, [0], limit, **{"stops": (), **more})
     text.tokens = tokens
     return text
 
@@ -60,7 +60,7 @@ def test_a_text_that_continues_a_prompt_keeps_the_space_before_its_first_word(of
     _, upon, a, time = of_words("once upon a time")["input_ids"]
     decode = partial(decoded, of_words)
 
-    assert text_of([a, time], before=(upon,)).whole(decode) == " a time"
+    assert text_of([a, time], prompt_end=(upon,)).whole(decode) == " a time"
     assert text_of([a, time]).whole(decode) == "a time"
 
 

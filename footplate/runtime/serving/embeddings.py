@@ -9,14 +9,14 @@ from torch.nn.functional import normalize
 
 from footplate.components.st_trainers import is_encoder
 from footplate.contract.serving import ServingRequest
-from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+from footplate.runtime.serving.loaded import CannotAnswer, LoadedModel
 from footplate.runtime.serving.texts import Clients
 
 
 class Embeddings:
     """Answers requests for embeddings with a loaded model."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
 
     def answer(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
@@ -33,10 +33,10 @@ class Embeddings:
             self._loaded.require_room(len(row))
         vectors: list[list[float]] = []
         size = self._loaded.limits.max_batch
-        for first in range(0, len(rows), size):
+        for start in range(0, len(rows), size):
             if clients.is_withdrawn(request.id):
                 break
-            vectors += self._vectors(rows[first : first + size])
+            vectors += self._vectors(rows[start : start + size])
             clients.tick()
         return {"vectors": vectors, "prompt_tokens": sum(map(len, rows))}
 
@@ -55,12 +55,12 @@ class Embeddings:
             self._loaded.require_room(counts[-1])
         vectors: list[list[float]] = []
         size = self._loaded.limits.max_batch
-        for first in range(0, len(texts), size):
+        for start in range(0, len(texts), size):
             if clients.is_withdrawn(request.id):
                 break
-            batch = texts[first : first + size]
-            made = encoder.encode(batch, batch_size=size, convert_to_tensor=True, show_progress_bar=False)
-            vectors += normalize(made.float(), dim=-1).tolist()
+            batch = texts[start : start + size]
+            embeddings = encoder.encode(batch, batch_size=size, convert_to_tensor=True, show_progress_bar=False)
+            vectors += normalize(embeddings.float(), dim=-1).tolist()
             clients.tick()
         return {"vectors": vectors, "prompt_tokens": sum(counts)}
 
@@ -81,8 +81,8 @@ class Embeddings:
         if getattr(config, "is_encoder_decoder", False):
             model = self._loaded.base.get_encoder()
         with torch.inference_mode():
-            hidden = model(**batch, output_hidden_states=True).hidden_states[-1].float()
+            hidden_states = model(**batch, output_hidden_states=True).hidden_states[-1].float()
         mask = batch["attention_mask"].unsqueeze(-1).float()
-        means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+        means = (hidden_states * mask).sum(dim=1) / mask.sum(dim=1)
         vectors: list[list[float]] = normalize(means, dim=-1).tolist()
         return vectors

@@ -34,7 +34,7 @@ class CannotAnswer(FootplateError):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """The model of a session, ready for evaluation, with the tokenizer, the limits and the rest that requests need."""
 
     spec: JobSpec
@@ -62,8 +62,8 @@ class Loaded:
     def context_length(self) -> int | None:
         """The largest number of tokens that the model can read, or None if it has no limit."""
         # An encoder of sentence-transformers would cut longer texts.
-        if isinstance(own := getattr(self.base, "max_seq_length", None), int):
-            return own
+        if isinstance(own_length := getattr(self.base, "max_seq_length", None), int):
+            return own_length
         config = getattr(self.config, "text_config", self.config)
         length = getattr(config, "max_position_embeddings", None)
         if not isinstance(length, int) or length <= 0:
@@ -89,11 +89,11 @@ class Loaded:
         """Raises CannotAnswer if the model cannot read an input and an answer with these numbers of tokens."""
         length = self.context_length
         if length is not None and tokens + answer > length:
-            needed = f"the input has {tokens:,} tokens" if tokens > length or not answer else (
+            sizes = f"the input has {tokens:,} tokens" if tokens > length or not answer else (
                 f"the input and the answer have {tokens:,} and {answer:,} tokens"
             )  # fmt: skip
             raise CannotAnswer(
-                f"{needed}, and this model reads at most {length:,}",
+                f"{sizes}, and this model reads at most {length:,}",
                 code="context_length_exceeded",
                 hint="send a shorter text" + (", or set a lower max_tokens" if answer > 1 else ""),
             )
@@ -131,14 +131,14 @@ class Loaded:
         width = max(map(len, rows))
         ids = torch.full((len(rows), width), self.padding, dtype=torch.long)
         mask = torch.zeros((len(rows), width), dtype=torch.long)
-        for at, row in enumerate(rows):
+        for index, row in enumerate(rows):
             place = slice(width - len(row), width) if on_left else slice(0, len(row))
-            ids[at, place] = torch.tensor(row, dtype=torch.long)
-            mask[at, place] = 1
+            ids[index, place] = torch.tensor(row, dtype=torch.long)
+            mask[index, place] = 1
         return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
 
 
 def _require_below(count: int, numbers: Sequence[int], name: str) -> None:
-    if unknown := [number for number in numbers if not 0 <= number < count]:
-        detail = f"the input has the {name} {unknown[0]}, but this model's {name}s are 0 to {count - 1}"
+    if unknown_numbers := [number for number in numbers if not 0 <= number < count]:
+        detail = f"the input has the {name} {unknown_numbers[0]}, but this model's {name}s are 0 to {count - 1}"
         raise CannotAnswer(detail, code="bad_token")

@@ -14,10 +14,10 @@ from footplate.contract.host.file_roots import Roots
 from footplate.contract.serving import ServingRequest
 from footplate.runtime.build import apply_maps
 from footplate.runtime.predictions import arrays_of
-from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+from footplate.runtime.serving.loaded import CannotAnswer, LoadedModel
 from footplate.runtime.serving.rows import as_tensors, maps_for, prepared
 from footplate.runtime.serving.tasks import readable, task_of
-from footplate.runtime.serving.texts import Clients, Text, Texts
+from footplate.runtime.serving.texts import Clients, GeneratedText, Texts
 from footplate.trainer.collators import DataCollatorWithPadding
 from footplate.trainer.prediction_step import prediction_step
 
@@ -30,13 +30,13 @@ READS_ROWS = "hf/seq2seq"
 class Predictions:
     """Answers requests for predictions with a loaded model."""
 
-    def __init__(self, loaded: Loaded, texts: Texts, roots: Roots) -> None:
+    def __init__(self, loaded: LoadedModel, texts: Texts, roots: Roots) -> None:
         self._loaded, self._texts, self._roots = loaded, texts, roots
         spec = loaded.spec
-        use = spec.model.use if spec.model is not None else ""
-        self._task = task_of(loaded.base, use)
+        model_name = spec.model.use if spec.model is not None else ""
+        self._task = task_of(loaded.base, model_name)
         self._generates = texts.can_generate
-        self._reads_rows = use == READS_ROWS
+        self._reads_rows = model_name == READS_ROWS
         collator = spec.collator.use if spec.collator is not None else ""
         if self._task == "hf/masked-lm" or collator in MASKING:
             loaded.trainer.data_collator = DataCollatorWithPadding(loaded.require_tokenizer())
@@ -46,10 +46,10 @@ class Predictions:
                 name_classes(loaded.config, [str(name) for name in names], {})
 
     def answer(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
-        inputs, most = request.body["inputs"], self._loaded.limits.max_inputs
-        if len(inputs) > most:
+        inputs, limit = request.body["inputs"], self._loaded.limits.max_inputs
+        if len(inputs) > limit:
             raise CannotAnswer(
-                f"there are {len(inputs)} inputs, and this session takes at most {most} at once",
+                f"there are {len(inputs)} inputs, and this session takes at most {limit} at once",
                 code="too_many_inputs",
                 hint="send several requests",
             )
@@ -96,20 +96,29 @@ class Predictions:
     def _results(self, outputs: dict[str, Any], batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yields the result of each row. Padding is cut off from arrays that have a value for each token."""
         mask = batch.get("attention_mask")
-        for at in range(max((len(array) for array in outputs.values()), default=0)):
-            real = None if mask is None else mask[at].astype(bool)
-            row = {name: _cut(array[at], real) for name, array in outputs.items() if len(array) > at}
-            inputs = {name: _cut(array[at], real) for name, array in batch.items() if array.ndim and len(array) > at}
+        for index in range(max((len(array) for array in outputs.values()), default=0)):
+            real_tokens = None if mask is None else mask[index].astype(bool)
+            row = {name: _cut(array[index], real_tokens) for name, array in outputs.items() if len(array) > index}
+            inputs = {
+                name: _cut(array[index], real_tokens)
+                for name, array in batch.items()
+                if array.ndim and len(array) > index
+            }
             yield readable(self._task, row, inputs, self._loaded.config, self._loaded.tokenizer)
 
     def _generated(self, request: ServingRequest, clients: Clients) -> Iterator[dict[str, Any]]:
         parameters = request.body["parameters"]
         stops = tuple(parameters.get("stop") or ())
         texts = [
-            Text(
-                request.id, at, prompt, self._texts.limit_of(prompt, parameters.get("max_tokens")), stops, before=before
+            GeneratedText(
+                request.id,
+                index,
+                prompt,
+                self._texts.limit_of(prompt, parameters.get("max_tokens")),
+                stops,
+                prompt_end=prompt_end,
             )
-            for at, (prompt, before) in enumerate(self._prompts(request.body["inputs"]))
+            for index, (prompt, prompt_end) in enumerate(self._prompts(request.body["inputs"]))
         ]
         self._texts.generate(texts, parameters["temperature"], parameters["top_p"], parameters.get("seed"), clients)
         for text in texts:
@@ -120,8 +129,8 @@ class Predictions:
         """Yields the tokens of each prompt, and the last one if the generated text continues the prompt."""
         if self._reads_rows:
             rows = self._rows(inputs)
-            for at in range(len(rows)):
-                tokens = [int(token) for token in rows[at]["input_ids"]]
+            for index in range(len(rows)):
+                tokens = [int(token) for token in rows[index]["input_ids"]]
                 self._loaded.require_known(tokens)
                 yield tokens, ()
             return
@@ -171,5 +180,5 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _cut(array: Any, real: Any) -> Any:
-    return array[real] if real is not None and array.ndim and len(array) == len(real) else array
+def _cut(array: Any, real_tokens: Any) -> Any:
+    return array[real_tokens] if real_tokens is not None and array.ndim and len(array) == len(real_tokens) else array

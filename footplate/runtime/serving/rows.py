@@ -26,12 +26,12 @@ def prepared(rows: Sequence[Any], spec: JobSpec) -> list[dict[str, Any]]:
         if isinstance(component.args.get("column"), str) and component.use not in LABEL_MAPS
     ]
     column = str(texts[0].args["column"]) if texts else None
-    named = []
+    named_rows = []
     for number, row in enumerate(rows):
         if isinstance(row, str) and column is not None:
-            named.append({column: row})
+            named_rows.append({column: row})
         elif isinstance(row, dict) and row:
-            named.append(dict(row))
+            named_rows.append(dict(row))
         else:
             example = f'{{"{column or "x"}": …}}'
             raise CannotAnswer(
@@ -39,31 +39,33 @@ def prepared(rows: Sequence[Any], spec: JobSpec) -> list[dict[str, Any]]:
                 code="bad_input",
                 hint=f"for example {example}" + (", or a text alone" if column else ""),
             )
-    return named
+    return named_rows
 
 
 def maps_for(rows: list[dict[str, Any]], spec: JobSpec) -> list[Component]:
     """Returns the spec's maps without the labels that the rows do not have."""
     columns = set(rows[0])
-    chosen: list[Component] = []
+    maps: list[Component] = []
     for component in spec.data.map:
-        use, args = component.use, dict(component.args)
-        if use == "chunk" or (use == "labels" and args.get("column", "label") not in columns):
+        map_name, args = component.use, dict(component.args)
+        if map_name == "chunk" or (map_name == "labels" and args.get("column", "label") not in columns):
             continue
-        if use in LABEL_ARGUMENTS and args.get(LABEL_ARGUMENTS[use]) not in (None, *columns):
-            del args[LABEL_ARGUMENTS[use]]
-        if use == "answers":
+        if map_name in LABEL_ARGUMENTS and args.get(LABEL_ARGUMENTS[map_name]) not in (None, *columns):
+            del args[LABEL_ARGUMENTS[map_name]]
+        if map_name == "answers":
             for row in rows:
                 row.setdefault(str(args.get("column", "answers")), NO_ANSWER)
-        if use == "rename":
-            names = {old: new for old, new in _pairs(args.get("columns")) if old in columns}
+        if map_name == "rename":
+            names = {old_name: new_name for old_name, new_name in _pairs(args.get("columns")) if old_name in columns}
             args["columns"] = dict(names)
             columns |= set(names.values())
-        if use in ("keep", "drop"):
-            listed = args.get("columns")
-            args["columns"] = [name for name in listed if name in columns] if isinstance(listed, list) else listed
-        chosen.append(Component(use=use, args=args))
-    return chosen
+        if map_name in ("keep", "drop"):
+            listed_names = args.get("columns")
+            args["columns"] = (
+                [name for name in listed_names if name in columns] if isinstance(listed_names, list) else listed_names
+            )
+        maps.append(Component(use=map_name, args=args))
+    return maps
 
 
 def as_tensors(rows: list[dict[str, Any]], *, as_floats: bool = False) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ from footplate.contract.spec import JobSpec
 from footplate.runtime.build import Parts
 from footplate.runtime.emit import Emit
 from footplate.runtime.serving.embeddings import Embeddings
-from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+from footplate.runtime.serving.loaded import CannotAnswer, LoadedModel
 from footplate.runtime.serving.predictions import Predictions
 from footplate.runtime.serving.shared_base import SharedBase
 from footplate.runtime.serving.texts import Texts
@@ -85,24 +85,24 @@ class Requests:
     """The requests that the supervisor has sent, in their order. A thread reads them."""
 
     def __init__(self, stream: socket.socket) -> None:
-        self.withdrawn: set[str] = set()
+        self.withdrawn_ids: set[str] = set()
         """The requests whose clients have gone."""
         self.slot = Slot()
         self._stream = stream
-        self._incoming: queue.SimpleQueue[ServingRequest] = queue.SimpleQueue()
-        self._waiting: deque[ServingRequest] = deque()
+        self._incoming_requests: queue.SimpleQueue[ServingRequest] = queue.SimpleQueue()
+        self._waiting_requests: deque[ServingRequest] = deque()
         threading.Thread(target=self._read, name="requests", daemon=True).start()
 
     def next_batch(self, limit: int) -> list[ServingRequest]:
         """Waits a moment for a request. Returns the request, and waiting requests that can be in the same batch."""
-        if not self._waiting:
+        if not self._waiting_requests:
             try:
-                self._waiting.append(self._incoming.get(timeout=LOOK_SECONDS))
+                self._waiting_requests.append(self._incoming_requests.get(timeout=LOOK_SECONDS))
             except queue.Empty:
                 return []
-        while not self._incoming.empty():
-            self._waiting.append(self._incoming.get())
-        return take_batch(self._waiting, limit)
+        while not self._incoming_requests.empty():
+            self._waiting_requests.append(self._incoming_requests.get())
+        return take_batch(self._waiting_requests, limit)
 
     def _read(self) -> None:
         rest = b""
@@ -117,13 +117,13 @@ class Requests:
 
     def _read_line(self, line: bytes) -> None:
         try:
-            self._incoming.put(ServingRequest.model_validate_json(line))
+            self._incoming_requests.put(ServingRequest.model_validate_json(line))
         except ValidationError:
-            withdrawn = AnswerPiece.model_validate_json(line).id
-            if withdrawn == SLOT_WANTED:
+            withdrawn_id = AnswerPiece.model_validate_json(line).id
+            if withdrawn_id == SLOT_WANTED:
                 self.slot.wanted(time.monotonic())
             else:
-                self.withdrawn.add(withdrawn)
+                self.withdrawn_ids.add(withdrawn_id)
 
 
 def _batch_key(request: ServingRequest) -> Any:
@@ -134,15 +134,15 @@ def _batch_key(request: ServingRequest) -> Any:
     return request.adapter, body["temperature"], body["top_p"]
 
 
-def take_batch(waiting: deque[ServingRequest], limit: int) -> list[ServingRequest]:
+def take_batch(waiting_requests: deque[ServingRequest], limit: int) -> list[ServingRequest]:
     """Takes the first request, and others that can be in the same batch if all together have at most `limit` texts."""
-    first = waiting.popleft()
-    key, batch, room = _batch_key(first), [first], limit - _texts_of(first)
-    for request in list(waiting):
+    first_request = waiting_requests.popleft()
+    key, batch, room = _batch_key(first_request), [first_request], limit - _texts_of(first_request)
+    for request in list(waiting_requests):
         if key is not None and _batch_key(request) == key and _texts_of(request) <= room:
             batch.append(request)
             room -= _texts_of(request)
-            waiting.remove(request)
+            waiting_requests.remove(request)
     return batch
 
 
@@ -176,7 +176,7 @@ class Session:
         assert spec.serve is not None
         model = trainer._footplate.strategy.prepare_for_evaluation(trainer.model)
         model.eval()
-        self.loaded = Loaded(spec, spec.serve, trainer, model, parts.processor)
+        self.loaded = LoadedModel(spec, spec.serve, trainer, model, parts.processor)
         self._limits, self._emit, self._stream = spec.serve, emit, stream
         self._base, self._texts = SharedBase(model, order.files), Texts(self.loaded)
         predictions, embeddings = Predictions(self.loaded, self._texts, order.roots), Embeddings(self.loaded)
@@ -186,7 +186,7 @@ class Session:
             Work.COMPLETE: self._complete,
         }
         self._requests = Requests(stream)
-        self._answered = self._tokens = 0
+        self._answer_count = self._token_count = 0
         self._ticked_at = 0.0
         self._has_lost_gpu = False
 
@@ -225,23 +225,23 @@ class Session:
     def _answer(self, batch: Sequence[ServingRequest]) -> None:
         if not self._has_adapter(batch):
             return
-        wanted = [request for request in batch if request.id not in self._requests.withdrawn]
+        open_requests = [request for request in batch if request.id not in self._requests.withdrawn_ids]
         for request in batch:
-            is_wanted = request in wanted
+            is_wanted = request in open_requests
             self._send(AnswerPiece(id=request.id, kind=AnswerPieceKind.STARTED if is_wanted else AnswerPieceKind.ERROR))
         try:
-            if wanted:
-                self._work[wanted[0].work](wanted)
+            if open_requests:
+                self._work[open_requests[0].work](open_requests)
         except Exception as error:
             # One request must not end the session of all others.
             refusal = _refusal(error)
-            for request in wanted:
+            for request in open_requests:
                 self.say(request.id, AnswerPieceKind.ERROR, refusal)
             if isinstance(error, torch.OutOfMemoryError):
                 torch.cuda.empty_cache()
             # After such an error, such as a failed assertion in a kernel, every call in this process fails.
             self._has_lost_gpu = isinstance(error, torch.AcceleratorError)
-        self._requests.withdrawn.difference_update(request.id for request in batch)
+        self._requests.withdrawn_ids.difference_update(request.id for request in batch)
 
     def _has_adapter(self, batch: Sequence[ServingRequest]) -> bool:
         """Activates the adapter of the batch. Returns False if it cannot be loaded.
@@ -261,15 +261,15 @@ class Session:
         self._send(AnswerPiece(id=request, kind=kind, data=data))
 
     def is_withdrawn(self, request: str) -> bool:
-        return request in self._requests.withdrawn
+        return request in self._requests.withdrawn_ids
 
     def _complete(self, batch: Sequence[ServingRequest]) -> None:
-        self._tokens += self._texts.answer(batch, self)
-        self._answered += len(batch)
+        self._token_count += self._texts.answer(batch, self)
+        self._answer_count += len(batch)
 
     def _done(self, request: str, data: dict[str, Any]) -> None:
         self.say(request, AnswerPieceKind.DONE, data)
-        self._answered += 1
+        self._answer_count += 1
 
     def _send(self, piece: AnswerPiece) -> None:
         line = json.dumps(json_safe(piece.model_dump(mode="json")), separators=(",", ":")).encode()
@@ -280,7 +280,9 @@ class Session:
         self._stream.sendall(line + b"\n")
 
     def _end(self, ending: Ending, reason: Reason) -> DoneData:
-        return DoneData(ending=ending, reason=reason, result={"requests": self._answered, "tokens": self._tokens})
+        return DoneData(
+            ending=ending, reason=reason, result={"requests": self._answer_count, "tokens": self._token_count}
+        )
 
 
 def _refusal(error: Exception) -> dict[str, Any]:

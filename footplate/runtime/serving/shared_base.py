@@ -36,7 +36,7 @@ class SharedBase:
         name = FIRST if offer is None else offer.id
         if offer is not None and name not in self._names:
             self._load(offer, name)
-        self._names = [*(other for other in self._names if other != name), name]
+        self._names = [*(other_name for other_name in self._names if other_name != name), name]
         self._model.set_adapter(name)
 
     def _load(self, offer: AdapterOffer, name: str) -> None:
@@ -54,12 +54,12 @@ class SharedBase:
                 hint="a new session, which shares no model, can load the checkpoint",
             )
         if len(self._names) >= MOST:
-            oldest = next(name for name in self._names if name != FIRST)
-            self._model.delete_adapter(oldest)
-            self._names.remove(oldest)
+            oldest_name = next(name for name in self._names if name != FIRST)
+            self._model.delete_adapter(oldest_name)
+            self._names.remove(oldest_name)
         self._model.add_adapter(name, PeftConfig.from_pretrained(str(folder)))
-        stored = load_file(folder / adapters.WEIGHTS)
-        result = set_peft_model_state_dict(self._model, stored, adapter_name=name)
+        weights = load_file(folder / adapters.WEIGHTS)
+        result = set_peft_model_state_dict(self._model, weights, adapter_name=name)
         if result.unexpected_keys:
             self._model.delete_adapter(name)
             raise CheckpointCorrupt(

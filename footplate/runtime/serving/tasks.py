@@ -27,12 +27,12 @@ def readable(task: str, outputs: Outputs, inputs: Outputs, config: Any, tokenize
     return result(outputs, inputs, config, tokenizer)
 
 
-def task_of(model: Any, use: str) -> str:
+def task_of(model: Any, component_name: str) -> str:
     """Returns the task by the component's name, or by the name of the model's class."""
-    if use in _TASKS:
-        return use
+    if component_name in _TASKS:
+        return component_name
     kind = type(model).__name__
-    return next((task for ending, task in _CLASSES.items() if kind.endswith(ending)), use)
+    return next((task for ending, task in _CLASSES.items() if kind.endswith(ending)), component_name)
 
 
 def _short(name: str) -> str:
@@ -46,20 +46,20 @@ def _sequence(outputs: Outputs, inputs: Outputs, config: Any, tokenizer: Any) ->
         return {"value": values[0]} if len(values) == 1 else {"values": values}
     if config.problem_type == "multi_label_classification":
         scores = 1 / (1 + numpy.exp(-logits))
-        labels = [_name(config, int(at)) for at in numpy.flatnonzero(scores >= 0.5)]
+        labels = [_name(config, int(index)) for index in numpy.flatnonzero(scores >= 0.5)]
         return {"labels": labels, "scores": _scores(scores, config)}
     scores = _softmax(logits)
-    best = int(scores.argmax())
-    return {"label": _name(config, best), "score": float(scores[best]), "scores": _scores(scores, config)}
+    best_index = int(scores.argmax())
+    return {"label": _name(config, best_index), "score": float(scores[best_index]), "scores": _scores(scores, config)}
 
 
 def _tokens(outputs: Outputs, inputs: Outputs, config: Any, tokenizer: Any) -> dict[str, Any]:
     scores, ids = _softmax(_main(outputs)), inputs["input_ids"].tolist()
-    special = set(getattr(tokenizer, "all_special_ids", ()))
+    special_ids = set(getattr(tokenizer, "all_special_ids", ()))
     rows = [
         {"token": _token(tokenizer, token), "label": _name(config, int(row.argmax())), "score": float(row.max())}
         for token, row in zip(ids, scores, strict=True)
-        if token not in special
+        if token not in special_ids
     ]
     return {"tokens": rows}
 
@@ -68,17 +68,19 @@ def _masked(outputs: Outputs, inputs: Outputs, config: Any, tokenizer: Any) -> d
     ids, scores = inputs["input_ids"], _softmax(_main(outputs))
     fillings = []
     for place in numpy.flatnonzero(ids == tokenizer.mask_token_id):
-        best = scores[place].argsort()[::-1][:MOST_FILLINGS]
-        fillings.append([{"token": _token(tokenizer, int(at)), "score": float(scores[place][at])} for at in best])
+        best_ids = scores[place].argsort()[::-1][:MOST_FILLINGS]
+        fillings.append(
+            [{"token": _token(tokenizer, int(token)), "score": float(scores[place][token])} for token in best_ids]
+        )
     return {"masks": fillings}
 
 
 def _answer(outputs: Outputs, inputs: Outputs, config: Any, tokenizer: Any) -> dict[str, Any]:
     starts, ends = (_softmax(array) for array in list(outputs.values())[:2])
     pairs = numpy.triu(numpy.outer(starts, ends)) - numpy.triu(numpy.outer(starts, ends), LONGEST_ANSWER)
-    first, last = numpy.unravel_index(pairs.argmax(), pairs.shape)
-    text = tokenizer.decode(inputs["input_ids"][first : last + 1].tolist(), skip_special_tokens=True)
-    return {"answer": text.strip(), "score": float(pairs[first, last])}
+    start, end = numpy.unravel_index(pairs.argmax(), pairs.shape)
+    text = tokenizer.decode(inputs["input_ids"][start : end + 1].tolist(), skip_special_tokens=True)
+    return {"answer": text.strip(), "score": float(pairs[start, end])}
 
 
 def _main(outputs: Outputs) -> Any:
@@ -86,13 +88,13 @@ def _main(outputs: Outputs) -> Any:
 
 
 def _softmax(logits: Any) -> Any:
-    raised = numpy.exp(logits - logits.max(axis=-1, keepdims=True))
-    return raised / raised.sum(axis=-1, keepdims=True)
+    exponentials = numpy.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def _scores(scores: Any, config: Any) -> dict[str, float]:
-    best = scores.argsort()[::-1][:MOST_SCORES]
-    return {_name(config, int(at)): float(scores[at]) for at in best}
+    best_indexes = scores.argsort()[::-1][:MOST_SCORES]
+    return {_name(config, int(index)): float(scores[index]) for index in best_indexes}
 
 
 def _name(config: Any, number: int) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from footplate.contract.serving import AnswerPieceKind, ServingRequest
 from footplate.runtime.end_tokens import end_tokens
-from footplate.runtime.serving.loaded import CannotAnswer, Loaded
+from footplate.runtime.serving.loaded import CannotAnswer, LoadedModel
 from footplate.runtime.serving.token_text import REPLACEMENT, decoded, token_entry
 from footplate.runtime.serving.tool_calls import form_of_calls, read_calls
 
@@ -50,7 +50,7 @@ class Clients(Protocol):
 
 
 @dataclass(eq=False)
-class Text:
+class GeneratedText:
     """One text that is being generated."""
 
     request: str
@@ -61,14 +61,14 @@ class Text:
     is_streamed: bool = False
     tokens: list[int] = field(default_factory=list)
     finish: str | None = None
-    sent: int = 0
+    sent_length: int = 0
     """The number of characters that were streamed."""
-    before: tuple[int, ...] = ()
+    prompt_end: tuple[int, ...] = ()
     """The prompt's last token if the text continues the prompt. Some tokenizers write no space before a first word."""
     top_logprobs: int | None = None
     """The number of likeliest tokens to report with each token. None: no log-probabilities are wanted."""
     choices: list[TokenChoice] = field(default_factory=list)
-    sent_choices: int = 0
+    sent_choice_count: int = 0
 
     def add(self, token: int, ends: frozenset[int], decode: Callable[[list[int]], str]) -> None:
         if self.finish is not None:
@@ -95,8 +95,12 @@ class Text:
 
     def _decoded(self, decode: Callable[[list[int]], str], count: int | None = None) -> str:
         """Returns the text of the tokens, or of the first `count` tokens."""
-        tokens, before = self.tokens[:count], decode(list(self.before))
-        return decode([*self.before, *tokens])[len(before) :] if REPLACEMENT not in before else decode(tokens)
+        tokens, prompt_text = self.tokens[:count], decode(list(self.prompt_end))
+        return (
+            decode([*self.prompt_end, *tokens])[len(prompt_text) :]
+            if REPLACEMENT not in prompt_text
+            else decode(tokens)
+        )
 
     def news_of_choices(self, length: int, decode: Callable[[list[int]], str]) -> list[TokenChoice]:
         """Returns the token choices for the first `length` characters of the text, without those returned before.
@@ -105,26 +109,28 @@ class Text:
         """
         count = len(self.choices)
         if self.finish is None or length < len(self._decoded(decode)):
-            while count > self.sent_choices and len(self._decoded(decode, count - 1).rstrip(REPLACEMENT)) >= length:
+            while (
+                count > self.sent_choice_count and len(self._decoded(decode, count - 1).rstrip(REPLACEMENT)) >= length
+            ):
                 count -= 1
-        news, self.sent_choices = self.choices[self.sent_choices : count], count
+        news, self.sent_choice_count = self.choices[self.sent_choice_count : count], count
         return news
 
     def news(self, decode: Callable[[list[int]], str]) -> str:
         """Returns the characters that were not streamed yet, without an end that may be the start of a stop text."""
         text = self.whole(decode)
         if self.finish is None:
-            held = max((size for stop in self.stops for size in range(1, len(stop)) if text.endswith(stop[:size])),
-                       default=0)  # fmt: skip
-            text = text[: len(text) - held].rstrip(REPLACEMENT)
-        news, self.sent = text[self.sent :], max(self.sent, len(text))
+            lengths = (size for stop in self.stops for size in range(1, len(stop)) if text.endswith(stop[:size]))
+            held_length = max(lengths, default=0)
+            text = text[: len(text) - held_length].rstrip(REPLACEMENT)
+        news, self.sent_length = text[self.sent_length :], max(self.sent_length, len(text))
         return news
 
 
 class Watch:
     """Called by `generate` after every step with all tokens so far. Returns which texts are finished."""
 
-    def __init__(self, texts: Sequence[Text], ends: frozenset[int], tokenizer: Any, clients: Clients) -> None:
+    def __init__(self, texts: Sequence[GeneratedText], ends: frozenset[int], tokenizer: Any, clients: Clients) -> None:
         self._texts, self._ends, self._tokenizer, self._clients = texts, ends, tokenizer, clients
         self._decode = partial(decoded, tokenizer)
         self._streams_at = 0.0
@@ -155,7 +161,7 @@ class Watch:
             if not text.is_streamed:
                 continue
             news = text.news(self._decode)
-            logprobs = logprobs_of(text, text.sent, self._tokenizer) if news or text.finish is not None else {}
+            logprobs = logprobs_of(text, text.sent_length, self._tokenizer) if news or text.finish is not None else {}
             if news or logprobs.get("logprobs"):
                 data = {"index": text.index, "text": news} | logprobs
                 self._clients.say(text.request, AnswerPieceKind.CHUNK, data)
@@ -164,13 +170,13 @@ class Watch:
 class Texts:
     """Generates texts with a loaded language model."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
 
     @property
     def can_generate(self) -> bool:
-        can = getattr(self._loaded.base, "can_generate", None)
-        return callable(can) and bool(can())
+        can_generate = getattr(self._loaded.base, "can_generate", None)
+        return callable(can_generate) and bool(can_generate())
 
     def answer(self, batch: Sequence[ServingRequest], clients: Clients) -> int:
         """Answers the requests of a batch, and returns the number of generated tokens.
@@ -183,26 +189,26 @@ class Texts:
                 code="not_a_language_model",
                 hint="POST /jobs/{job}/predict answers with this model's own outputs",
             )
-        texts: list[Text] = []
-        wanted = []
+        texts: list[GeneratedText] = []
+        open_requests = []
         for request in batch:
             try:
                 texts += self._texts_of(request)
-                wanted.append(request)
+                open_requests.append(request)
             except CannotAnswer as error:
                 refusal = {"code": error.code, "message": error.message, "hint": error.hint}
                 clients.say(request.id, AnswerPieceKind.ERROR, refusal)
         if not texts:
             return 0
-        settings = wanted[0].body
+        settings = open_requests[0].body
         self.generate(texts, settings["temperature"], settings["top_p"], settings.get("seed"), clients)
-        for request in wanted:
-            own = [text for text in texts if text.request == request.id]
-            clients.say(request.id, AnswerPieceKind.DONE, self._answer_of(request, own))
+        for request in open_requests:
+            own_texts = [text for text in texts if text.request == request.id]
+            clients.say(request.id, AnswerPieceKind.DONE, self._answer_of(request, own_texts))
         return sum(len(text.tokens) for text in texts)
 
     def generate(
-        self, texts: Sequence[Text], temperature: float, top_p: float, seed: int | None, clients: Clients
+        self, texts: Sequence[GeneratedText], temperature: float, top_p: float, seed: int | None, clients: Clients
     ) -> None:
         """Generates all texts, in few batches. A temperature of 0 always takes the likeliest token.
 
@@ -216,16 +222,16 @@ class Texts:
         context = None if self._is_encoder_decoder else self._loaded.context_length
         # The requests after a seeded one draw as if it had not come. By default, the states of all GPUs are copied.
         device = self._loaded.device
-        others = [] if device.type == "cpu" else [device]
+        other_devices = [] if device.type == "cpu" else [device]
         kind = "cuda" if device.type == "cpu" else device.type
-        with torch.random.fork_rng(others, enabled=seed is not None, device_type=kind):
+        with torch.random.fork_rng(other_devices, enabled=seed is not None, device_type=kind):
             if seed is not None:
                 torch.manual_seed(seed)
             for batch in batches_within(context, texts, self._loaded.limits.max_batch):
                 if not all(clients.is_withdrawn(text.request) for text in batch):
                     self._generate_batch(batch, sampling, clients)
 
-    def _generate_batch(self, texts: Sequence[Text], sampling: Mapping[str, Any], clients: Clients) -> None:
+    def _generate_batch(self, texts: Sequence[GeneratedText], sampling: Mapping[str, Any], clients: Clients) -> None:
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
         model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
@@ -247,7 +253,7 @@ class Texts:
             )
         watch.stream()
 
-    def whole(self, text: Text) -> str:
+    def whole(self, text: GeneratedText) -> str:
         """Returns a finished text, without what follows its stop text."""
         return text.whole(self._decode)
 
@@ -262,7 +268,7 @@ class Texts:
     def _decode(self, tokens: list[int]) -> str:
         return decoded(self._loaded.tokenizer, tokens)
 
-    def _texts_of(self, request: ServingRequest) -> Iterator[Text]:
+    def _texts_of(self, request: ServingRequest) -> Iterator[GeneratedText]:
         body, count = request.body, request.body["n"]
         tools = body.get("tools") or ()
         is_chat = bool(body.get("messages"))
@@ -278,29 +284,39 @@ class Texts:
                 code="too_many_texts",
                 hint="send fewer prompts, or a smaller n",
             )
-        for at, prompt in enumerate(prompts):
+        for prompt_index, prompt in enumerate(prompts):
             limit = self.limit_of(prompt, body.get("max_tokens"))
-            before, stops = () if is_chat else self.end_of(prompt), tuple(body.get("stop") or ())
+            prompt_end, stops = () if is_chat else self.end_of(prompt), tuple(body.get("stop") or ())
             for number in range(count):
-                index, top = at * count + number, body.get("top_logprobs")
-                yield Text(request.id, index, prompt, limit, stops, is_streamed, before=before, top_logprobs=top)
+                index, top_logprobs = prompt_index * count + number, body.get("top_logprobs")
+                yield GeneratedText(
+                    request.id,
+                    index,
+                    prompt,
+                    limit,
+                    stops,
+                    is_streamed,
+                    prompt_end=prompt_end,
+                    top_logprobs=top_logprobs,
+                )
 
-    def limit_of(self, prompt: Sequence[int], wanted: int | None) -> int:
+    def limit_of(self, prompt: Sequence[int], max_tokens: int | None) -> int:
         """Returns the largest number of tokens of an answer. Raises CannotAnswer if there is no room for it."""
-        most, context = self._loaded.limits.max_tokens, self._loaded.context_length
-        if wanted is not None and wanted > most:
+        session_limit, context = self._loaded.limits.max_tokens, self._loaded.context_length
+        if max_tokens is not None and max_tokens > session_limit:
             raise CannotAnswer(
-                f"max_tokens is {wanted:,}, and this session generates at most {most:,} tokens for one answer",
+                f"max_tokens is {max_tokens:,}, and this session generates at most {session_limit:,} tokens for one "
+                "answer",
                 code="too_many_tokens",
-                hint=f"set max_tokens to {most} or less",
+                hint=f"set max_tokens to {session_limit} or less",
             )
         if context is None:
-            return wanted or most
+            return max_tokens or session_limit
         # An encoder and its decoder count positions separately.
-        used = 0 if self._is_encoder_decoder else len(prompt)
+        used_positions = 0 if self._is_encoder_decoder else len(prompt)
         self._loaded.require_room(len(prompt))
-        self._loaded.require_room(used, wanted or 1)
-        return wanted or min(most, context - used)
+        self._loaded.require_room(used_positions, max_tokens or 1)
+        return max_tokens or min(session_limit, context - used_positions)
 
     def prompt_of(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Returns the tokens of a conversation and of the beginning of its next answer, by the chat template."""
@@ -337,46 +353,46 @@ class Texts:
             tokens = tokens[:-1]
         self._loaded.require_known(tokens)
         if not tokens:
-            first = getattr(tokenizer, "bos_token_id", None)
-            first = getattr(tokenizer, "eos_token_id", None) if first is None else first
-            if first is None:
+            first_token = getattr(tokenizer, "bos_token_id", None)
+            first_token = getattr(tokenizer, "eos_token_id", None) if first_token is None else first_token
+            if first_token is None:
                 raise CannotAnswer("the prompt is empty, and this tokenizer has no token to start with")
-            return [first]
+            return [first_token]
         return tokens
 
     def end_of(self, prompt: Sequence[int]) -> tuple[int, ...]:
         """Returns the last token of a prompt that the generated text continues. An encoder's prompt is another text."""
         return () if self._is_encoder_decoder else tuple(prompt[-1:])
 
-    def _answer_of(self, request: ServingRequest, texts: Sequence[Text]) -> dict[str, Any]:
+    def _answer_of(self, request: ServingRequest, texts: Sequence[GeneratedText]) -> dict[str, Any]:
         choices = [self._choice_of(text, request.body.get("tools") or ()) for text in texts]
         prompts = texts[:: request.body["n"]]
         return {"choices": choices, "prompt_tokens": sum(len(text.prompt) for text in prompts)}
 
-    def _choice_of(self, text: Text, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        whole = self.whole(text)
-        choice = {"index": text.index, "text": whole, "finish_reason": text.finish or "length",
+    def _choice_of(self, text: GeneratedText, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        full_text = self.whole(text)
+        choice = {"index": text.index, "text": full_text, "finish_reason": text.finish or "length",
                   "tokens": len(text.tokens)}  # fmt: skip
         if not text.is_streamed:
-            choice |= logprobs_of(text, len(whole), self._loaded.tokenizer)
+            choice |= logprobs_of(text, len(full_text), self._loaded.tokenizer)
         calls = read_calls(self._loaded.tokenizer, text.tokens, text.prompt, tools) if tools else None
         return {**choice, **calls, "finish_reason": "tool_calls"} if calls else choice
 
 
-def batches_within(context: int | None, texts: Sequence[Text], most: int) -> list[list[Text]]:
-    """Splits texts into batches of at most `most` that a model with this context length can generate.
+def batches_within(context: int | None, texts: Sequence[GeneratedText], limit: int) -> list[list[GeneratedText]]:
+    """Splits texts into batches of at most `limit` that a model with this context length can generate.
 
     A context length of None means no limit.
 
     A finished text stays in its batch, and gets further positions until the longest text is finished. So the longest
     prompt and the longest answer of a batch must fit into the context together.
     """
-    batches: list[list[Text]] = []
+    batches: list[list[GeneratedText]] = []
     for text in texts:
         for batch in batches:
-            together = [*batch, text]
-            positions = max(len(item.prompt) for item in together) + max(item.limit for item in together)
-            if len(together) <= most and (context is None or positions <= context):
+            candidates = [*batch, text]
+            positions = max(len(item.prompt) for item in candidates) + max(item.limit for item in candidates)
+            if len(candidates) <= limit and (context is None or positions <= context):
                 batch.append(text)
                 break
         else:
@@ -384,12 +400,12 @@ def batches_within(context: int | None, texts: Sequence[Text], most: int) -> lis
     return batches
 
 
-def _token_choice(token: int, logprobs: Tensor, top: int) -> TokenChoice:
-    values, tokens = logprobs.topk(min(top, len(logprobs)))
+def _token_choice(token: int, logprobs: Tensor, top_count: int) -> TokenChoice:
+    values, tokens = logprobs.topk(min(top_count, len(logprobs)))
     return TokenChoice(token, float(logprobs[token]), list(zip(tokens.tolist(), values.tolist(), strict=True)))
 
 
-def logprobs_of(text: Text, length: int, tokenizer: Any) -> dict[str, Any]:
+def logprobs_of(text: GeneratedText, length: int, tokenizer: Any) -> dict[str, Any]:
     """Returns the log-probabilities for the first `length` characters of the text, without those returned before."""
     if text.top_logprobs is None:
         return {}
@@ -399,7 +415,7 @@ def logprobs_of(text: Text, length: int, tokenizer: Any) -> dict[str, Any]:
 
     return {
         "logprobs": [
-            entry(choice.token, choice.logprob) | {"top": [entry(*likely) for likely in choice.top]}
+            entry(choice.token, choice.logprob) | {"top": [entry(*likely_token) for likely_token in choice.top]}
             for choice in text.news_of_choices(length, partial(decoded, tokenizer))
         ]
     }

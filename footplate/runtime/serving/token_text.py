@@ -20,13 +20,13 @@ def decoded(tokenizer: Any, tokens: Sequence[int], *, skip_special: bool = True)
 def token_entry(tokenizer: Any, token: int) -> dict[str, Any]:
     """Returns the text of one token, and its bytes if they are not UTF-8. Its text then shows them in hex."""
     # A tokenizer may leave out the space before the first token of a text, so the second one is read.
-    alone = decoded(tokenizer, [token], skip_special=False)
-    text = decoded(tokenizer, [token, token], skip_special=False)[len(alone) :]
+    single_text = decoded(tokenizer, [token], skip_special=False)
+    text = decoded(tokenizer, [token, token], skip_special=False)[len(single_text) :]
     content = _bytes_of(str(tokenizer.convert_ids_to_tokens(token))) if REPLACEMENT in text else None
     if content is None:
         return {"token": text}
-    shown = {"token": content.decode(errors="backslashreplace")}
-    return shown if shown["token"].encode() == content else {**shown, "bytes": list(content)}
+    entry = {"token": content.decode(errors="backslashreplace")}
+    return entry if entry["token"].encode() == content else {**entry, "bytes": list(content)}
 
 
 def _bytes_of(piece: str) -> bytes | None:

@@ -32,8 +32,8 @@ HERMES: Json = {
 
 def form_of_calls(tokenizer: Any) -> Json | None:
     """Returns the response template for a tokenizer, or None if the form of its calls is not known."""
-    if (own := getattr(tokenizer, "response_template", None)) is not None:
-        return own  # type: ignore[no-any-return]
+    if (own_form := getattr(tokenizer, "response_template", None)) is not None:
+        return own_form  # type: ignore[no-any-return]
     with suppress(ImportError, ValueError):
         from trl.chat_template_utils import add_response_schema
 
