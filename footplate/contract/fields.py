@@ -158,7 +158,7 @@ def pattern(regex: str, words: str, longest: int) -> Any:
     return Field(pattern=regex, max_length=longest)
 
 
-Text = Annotated[str, pattern(r"^[^\x00-\x1f\x7f]+$", "must be one line of text, not empty", 128)]
+ShortText = Annotated[str, pattern(r"^[^\x00-\x1f\x7f]+$", "must be one line of text, not empty", 128)]
 """One line of text, such as a job's name."""
 
 Slug = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from footplate.contract.fields import DURATION, Group, Many, Slug, Text, Whole
+from footplate.contract.fields import DURATION, Group, Many, ShortText, Slug, Whole
 
 DAY = 86400.0
 TimeLimit = Annotated[float, Field(gt=0, le=366 * DAY), DURATION]
@@ -62,7 +62,7 @@ class Resources(Group):
     """The number of nodes. The job starts when all of them have room."""
     gpus_per_node: Annotated[Whole, Field(ge=0, le=64)] | None = None
     """GPUs on each node. null takes one slot: a GPU if the node has GPUs, else CPU. 0 runs on CPU."""
-    gpu: Text | None = None
+    gpu: ShortText | None = None
     """A text that the GPU's name must contain, for example "H100". null takes any GPU."""
     processes_per_node: Annotated[Whole, Field(ge=1, le=256)] | None = None
     """Training processes on each node. null is one for each GPU of `gpus_per_node`, else one."""

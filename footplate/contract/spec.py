@@ -26,7 +26,7 @@ from footplate.contract.arguments.read import good_arguments
 from footplate.contract.body import MAX_DEPTH, MAX_PROBLEMS, is_nested, pointer_to
 from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.explain import Path, explain, kind_of, unique
-from footplate.contract.fields import Group, Many, Slug, Text, Whole
+from footplate.contract.fields import Group, Many, ShortText, Slug, Whole
 from footplate.contract.files import ArgumentText
 from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.next_step import with_next_steps
@@ -66,11 +66,11 @@ def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
 class JobSpec(Group):
     """The spec of one job. `{"model": "toy/mlp", "data": "toy/regression"}` is a complete spec."""
 
-    name: Text | None = None
+    name: ShortText | None = None
     """A name for people. Two jobs may have the same name."""
     project: Slug = "default"
     """The project that owns the job."""
-    tags: Annotated[Many[Text], Field(max_length=32)] = ()
+    tags: Annotated[Many[ShortText], Field(max_length=32)] = ()
     """Labels by which lists of jobs can be filtered."""
     metadata: Annotated[dict[str, JsonValue], AfterValidator(_small)] = Field(default_factory=dict)
     """Any JSON object. The service stores and returns the object, and never reads it. At most 16 KiB as JSON."""
@@ -106,7 +106,7 @@ class JobSpec(Group):
     final_eval: Literal["best", "last"] | None = None
     """An evaluation after training: of the "best" model, which needs `training.load_best_model_at_end`, or of the
     "last" one. The job's result has its metrics as `final`."""
-    report_to: Annotated[Many[Text], Field(max_length=32)] = ()
+    report_to: Annotated[Many[ShortText], Field(max_length=32)] = ()
     """Experiment trackers that receive the logs, for example "tensorboard"."""
     code: Bundle | None = None
     """A bundle of your own Python code. Other fields can then name its classes and functions."""

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, Valid
 from pydantic_core import PydanticCustomError
 
 from footplate.contract.errors import Problem
-from footplate.contract.fields import DURATION, Group, Many, Slug, Text, Whole, pattern
+from footplate.contract.fields import DURATION, Group, Many, ShortText, Slug, Whole, pattern
 
 ComponentName = Annotated[
     str,
@@ -185,7 +185,7 @@ class Optimizer(Group):
 class Script(Group):
     """A script for `accelerate launch` or `torchrun`, run unchanged as `__main__`."""
 
-    script: Text
+    script: ShortText
     """The script's path inside the bundle."""
     argv: Annotated[Many[str], Field(max_length=1000)] = ()
     """The script's command-line arguments."""
@@ -206,7 +206,7 @@ class Bundle(Group):
 
     bundle: Annotated[str, pattern(r"^[0-9a-f]{64}$", "must be the sha256 of a bundle, 64 hex digits", 64)]
     """The bundle's sha256, as `POST /bundles` returned it."""
-    requires: Annotated[Many[Text], Field(max_length=100)] = ()
+    requires: Annotated[Many[ShortText], Field(max_length=100)] = ()
     """Python packages that the code needs, for example "einops>=0.8". The service compares them with the packages that
     nodes have. Nothing is installed."""
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import Conflict, FootplateError, InvalidSpec, NotFound, Problem, Unavailable
-from footplate.contract.fields import Group, Many, Text, When
+from footplate.contract.fields import Group, Many, ShortText, When
 from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, Action, JobState, StopMode
 from footplate.contract.resources.jobs import BulkError, BulkItem, BulkOutcome
@@ -48,8 +48,8 @@ class Where(Group):
     """The same filters as those of GET /jobs. A job must match all of them."""
 
     state: Annotated[Many[JobState], Field(min_length=1)] | None = None
-    tag: Text | None = None
-    name: Text | None = None
+    tag: ShortText | None = None
+    name: ShortText | None = None
     created_after: When | None = None
     """The earliest time of creation."""
     created_before: When | None = None

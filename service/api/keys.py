@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from footplate.contract.fields import DURATION, Group, Many, Text, pattern
+from footplate.contract.fields import DURATION, Group, Many, ShortText, pattern
 from footplate.contract.ids import KeyId, is_id, new_key_id
 from footplate.contract.resources.operations import CreatedKey, Key, KeyList
 from service.api.documented import documented_body
@@ -38,7 +38,7 @@ class KeysNotInForce(FootplateError):
 
 
 class NewKey(Group):
-    name: Text
+    name: ShortText
     """The owner or purpose of the key, which histories and logs show."""
     project: Annotated[str, pattern(r"^(\*|[A-Za-z0-9][A-Za-z0-9_.-]*)$", "must be the name of a project, or '*'", 64)]
     """The project of the key. `*` is every project."""

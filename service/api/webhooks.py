@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from footplate.contract.fields import DURATION, Group, Many, Text, pattern
+from footplate.contract.fields import DURATION, Group, Many, ShortText, pattern
 from footplate.contract.ids import DeliveryId, WebhookId, is_id, new_webhook_id
 from footplate.contract.lifecycle import JobState
 from footplate.contract.outbound import Allowed, Refused, read_url
@@ -54,7 +54,7 @@ class WebhookDisabled(FootplateError):
 
 Url = Annotated[str, pattern(r"^https?://[!-~]+$", "must begin with https:// and have no spaces", 2000)]
 States = Annotated[Many[Annotated[JobState, Field(strict=False)]], Field(min_length=1)]
-Tags = Annotated[Many[Text], Field(min_length=1, max_length=64)]
+Tags = Annotated[Many[ShortText], Field(min_length=1, max_length=64)]
 
 
 class NewWebhook(Group):
@@ -64,7 +64,7 @@ class NewWebhook(Group):
     """The states to report. Left out: every state."""
     tags: Tags | None = None
     """The tags whose jobs to report. Left out: every job of the project."""
-    description: Text | None = None
+    description: ShortText | None = None
     format: Literal["footplate", "openai"] = "footplate"
     """The form of the deliveries. `openai` sends only how jobs ended, for example as `fine_tuning.job.succeeded`."""
 
@@ -78,7 +78,7 @@ class WebhookPatch(Group):
     """The states to report. null: every state."""
     tags: Tags | None = None
     """The tags whose jobs to report. null: every job of the project."""
-    description: Text | None = None
+    description: ShortText | None = None
     enabled: bool = Field(default_factory=bool)
     """False disables the webhook, and drops its waiting deliveries. True reports changes of jobs from now on."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from footplate.contract.fields import Group, Many, Slug, Text, Whole, pattern
+from footplate.contract.fields import Group, Many, ShortText, Slug, Whole, pattern
 from service.api.webhooks import Url
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class PythonGrader(Group):
     """A function `grade(sample, item)` that returns the reward of one answer."""
 
     type: Literal["python"]
-    name: Text
+    name: ShortText
     source: Annotated[str, Field(min_length=1, max_length=256 * 1024)]
     image_tag: None = None
 
@@ -102,10 +102,10 @@ class Method(Group):
 
 
 class Wandb(Group):
-    project: Text
-    name: Text | None = None
-    entity: Text | None = None
-    tags: Annotated[Many[Text], Field(max_length=32)] = ()
+    project: ShortText
+    name: ShortText | None = None
+    entity: ShortText | None = None
+    tags: Annotated[Many[ShortText], Field(max_length=32)] = ()
 
 
 class Integration(Group):
@@ -153,7 +153,7 @@ class NewEndpoint(Group):
     """The body of `POST /v1/webhook_endpoints`."""
 
     url: Url
-    name: Text
+    name: ShortText
     event_types: Types
 
 
@@ -161,7 +161,7 @@ class EndpointChanges(Group):
     """The body of `POST /v1/webhook_endpoints/{webhook}`. A field that is left out does not change."""
 
     url: Url | None = None
-    name: Text | None = None
+    name: ShortText | None = None
     event_types: Types | None = None
 
 
