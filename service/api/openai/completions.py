@@ -179,25 +179,28 @@ async def create_chat_completion(request: Request) -> Response:
         raise InvalidSpec([Problem("/max_tokens", "disagreement", detail, "leave it out")])
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidSpec([Problem("/top_logprobs", "disagreement", "needs logprobs: true", "add logprobs")])
-    if not body.tools and (sent := {"tool_choice", "parallel_tool_calls"} & body.model_fields_set):
+    if not body.tools and (sent_names := {"tool_choice", "parallel_tool_calls"} & body.model_fields_set):
         raise InvalidSpec(
-            [Problem(f"/{name}", "disagreement", "is only allowed with tools", "leave it out") for name in sorted(sent)]
+            [
+                Problem(f"/{name}", "disagreement", "is only allowed with tools", "leave it out")
+                for name in sorted(sent_names)
+            ]
         )
-    asks = _sampling(body, body.max_completion_tokens or body.max_tokens) | {"messages": _messages(body.messages)}
+    work_body = _sampling(body, body.max_completion_tokens or body.max_tokens) | {"messages": _messages(body.messages)}
     if body.logprobs:
-        asks["top_logprobs"] = body.top_logprobs or 0
+        work_body["top_logprobs"] = body.top_logprobs or 0
     if body.tools and body.tool_choice != "none":
-        asks["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
-    return await _generated(request, body, asks, is_chat=True, calls_at_once=body.parallel_tool_calls is not False)
+        work_body["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+    return await _generated(request, body, work_body, is_chat=True, calls_at_once=body.parallel_tool_calls is not False)
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
     body = await read_model(request, Completion)
-    asks = _sampling(body, body.max_tokens or DEFAULT_TOKENS) | {"prompts": _texts(body.prompt, "prompt")}
+    work_body = _sampling(body, body.max_tokens or DEFAULT_TOKENS) | {"prompts": _texts(body.prompt, "prompt")}
     if body.logprobs is not None:
-        asks["top_logprobs"] = body.logprobs
-    return await _generated(request, body, asks, is_chat=False)
+        work_body["top_logprobs"] = body.logprobs
+    return await _generated(request, body, work_body, is_chat=False)
 
 
 @router.post("/v1/embeddings")
@@ -209,10 +212,10 @@ async def create_embedding(request: Request) -> Response:
     vectors = [
         {
             "object": "embedding",
-            "index": at,
+            "index": index,
             "embedding": _packed(vector) if body.encoding_format == "base64" else vector,
         }
-        for at, vector in enumerate(data["vectors"])
+        for index, vector in enumerate(data["vectors"])
     ]
     usage = {"prompt_tokens": data["prompt_tokens"], "total_tokens": data["prompt_tokens"]}
     return json_response({"object": "list", "model": body.model, "data": vectors, "usage": usage})
@@ -227,8 +230,8 @@ DEFAULT_TOKENS = 16
 
 def model_of_name(name: str) -> ModelToServe:
     """Returns the job and the checkpoint that a model's name means. Raises UnknownModel."""
-    if (tuned := read_model_name(name)) is not None:
-        return ModelToServe(tuned.job, None if tuned.step is None else f"{STEP}{tuned.step}")
+    if (tuned_model := read_model_name(name)) is not None:
+        return ModelToServe(tuned_model.job, None if tuned_model.step is None else f"{STEP}{tuned_model.step}")
     match = _JOB.fullmatch(name)
     if match is None:
         hint = "name a fine-tuned model, or a job's id, also with a checkpoint: job_…:best, job_…:step-100"
@@ -237,8 +240,8 @@ def model_of_name(name: str) -> ModelToServe:
 
 
 def _model_request(model: str, work: Work, body: Json) -> ModelRequest:
-    named = model_of_name(model)
-    return ModelRequest(named.job, named.checkpoint, work, body, WAIT_SECONDS)
+    served_model = model_of_name(model)
+    return ModelRequest(served_model.job, served_model.checkpoint, work, body, WAIT_SECONDS)
 
 
 def _sampling(body: _Sampling, max_tokens: int | None) -> Json:
@@ -257,21 +260,21 @@ def _sampling(body: _Sampling, max_tokens: int | None) -> Json:
 
 def _messages(messages: Sequence[Message]) -> list[Json]:
     """Returns the messages for a chat template. Raises InvalidSpec if one is not complete."""
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.tool_calls and message.role != "assistant":
             detail = f"only messages of the assistant may have calls, and this message is from {message.role}"
-            raise InvalidSpec([Problem(f"/messages/{at}/tool_calls", "disagreement", detail, "leave it out")])
+            raise InvalidSpec([Problem(f"/messages/{index}/tool_calls", "disagreement", detail, "leave it out")])
         if message.content is None and not message.tool_calls:
-            raise InvalidSpec([Problem(f"/messages/{at}/content", "missing", "this field is required")])
+            raise InvalidSpec([Problem(f"/messages/{index}/content", "missing", "this field is required")])
     return [plain(message.model_dump(mode="json", exclude_none=True)) for message in messages]
 
 
 def _texts(value: JsonValue, field: str) -> list[str | list[int]]:
     """Returns the texts of a request as a list. A text is a string or a list of token ids."""
     values = value if isinstance(value, list) and not _are_tokens(value) else [value]
-    for at, text in enumerate(values[: MOST_TEXTS + 1]):
+    for index, text in enumerate(values[: MOST_TEXTS + 1]):
         if not isinstance(text, str) and not _are_tokens(text):
-            pointer = f"/{field}/{at}" if values is value else f"/{field}"
+            pointer = f"/{field}/{index}" if values is value else f"/{field}"
             raise InvalidSpec([Problem(pointer, "wrong_type", "must be a string or a list of token ids")])
     if not 0 < len(values) <= MOST_TEXTS:
         detail = f"has {len(values)} texts, but must have 1 to {MOST_TEXTS}"
@@ -287,25 +290,25 @@ def _are_tokens(value: Any) -> bool:
 
 
 async def _generated(
-    request: Request, body: _Sampling, asks: Json, *, is_chat: bool, calls_at_once: bool = True
+    request: Request, body: _Sampling, work_body: Json, *, is_chat: bool, calls_at_once: bool = True
 ) -> Response:
-    form = _Form(is_chat, calls_at_once, is_sent_whole="tools" in asks)
-    model_request = _model_request(body.model, Work.COMPLETE, asks)
+    form = _Form(is_chat, calls_at_once, is_sent_whole="tools" in work_body)
+    model_request = _model_request(body.model, Work.COMPLETE, work_body)
     prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
-    about = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
+    common_fields = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
     if not body.stream:
         async with _sent(request, model_request) as answer_stream:
             data = await _whole(answer_stream)
         choices = [form.choice(choice) for choice in data["choices"]]
-        return json_response({**about, "choices": choices, "usage": _usage(data)})
+        return json_response({**common_fields, "choices": choices, "usage": _usage(data)})
     if is_chat:
-        about["object"] = "chat.completion.chunk"
+        common_fields["object"] = "chat.completion.chunk"
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     async with AsyncExitStack() as stack:
         answer_stream = await stack.enter_async_context(_sent(request, model_request))
         # Only until the first piece has come can a refusal be the status of the response.
         pieces = _from_first(await anext(answer_stream.pieces), answer_stream.pieces)
-        return _Stream(_events(pieces, about, form, with_usage=with_usage), stack.pop_all())
+        return _Stream(_events(pieces, common_fields, form, with_usage=with_usage), stack.pop_all())
 
 
 @asynccontextmanager
@@ -323,9 +326,9 @@ async def _sent(request: Request, model_request: ModelRequest) -> AsyncIterator[
         raise UnknownModel(error.message, hint=error.hint) from error
 
 
-async def _from_first(first: AnswerPiece, others: AsyncIterator[AnswerPiece]) -> AsyncIterator[AnswerPiece]:
-    yield first
-    async for piece in others:
+async def _from_first(first_piece: AnswerPiece, other_pieces: AsyncIterator[AnswerPiece]) -> AsyncIterator[AnswerPiece]:
+    yield first_piece
+    async for piece in other_pieces:
         yield piece
 
 
@@ -362,8 +365,8 @@ class _Form:
         if tokens is None:
             return None
         if self.is_chat:
-            shown = [_with_bytes(token) | {"top_logprobs": list(map(_with_bytes, token["top"]))} for token in tokens]
-            return {"content": shown, "refusal": None}
+            entries = [_with_bytes(token) | {"top_logprobs": list(map(_with_bytes, token["top"]))} for token in tokens]
+            return {"content": entries, "refusal": None}
         offsets, decoder = [], self._decoders.setdefault(choice["index"], _incremental_utf8("ignore"))
         for token in tokens:
             offsets.append(self._offsets.get(choice["index"], 0))
@@ -372,7 +375,9 @@ class _Form:
         return {
             "tokens": [_name_of(token) for token in tokens],
             "token_logprobs": [token["logprob"] for token in tokens],
-            "top_logprobs": [{_name_of(likely): likely["logprob"] for likely in token["top"]} for token in tokens],
+            "top_logprobs": [
+                {_name_of(likely_token): likely_token["logprob"] for likely_token in token["top"]} for token in tokens
+            ],
             "text_offset": offsets,
         }
 
@@ -404,14 +409,15 @@ class _Stream(StreamingResponse):
 
 
 async def _events(
-    pieces: AsyncIterator[AnswerPiece], about: Json, form: _Form, *, with_usage: bool
+    pieces: AsyncIterator[AnswerPiece], common_fields: Json, form: _Form, *, with_usage: bool
 ) -> AsyncIterator[bytes]:
-    begun: set[int] = set()
+    begun_indexes: set[int] = set()
     # With include_usage, each event has a usage of null, as OpenAI's events do, and the last one has the numbers.
     usage: Json = {"usage": None} if with_usage else {}
 
-    def event(*choices: Json, **more: Any) -> bytes:
-        return f"data: {json.dumps({**about, 'choices': choices, **usage, **more}, ensure_ascii=False)}\n\n".encode()
+    def event(*choices: Json, **fields: Any) -> bytes:
+        data = {**common_fields, "choices": choices, **usage, **fields}
+        return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
 
     def part(choice: Json, delta: Json, text: str = "", finish_reason: str | None = None) -> bytes:
         """Returns an event with the next text of a choice, which is in `delta` for a chat, and in `text` otherwise."""
@@ -420,12 +426,12 @@ async def _events(
         return event({"index": choice["index"], **content, "logprobs": logprobs, "finish_reason": finish_reason})
 
     def begin(index: int) -> bytes:
-        is_new = index not in begun
-        begun.add(index)
+        is_new = index not in begun_indexes
+        begun_indexes.add(index)
         return part({"index": index}, {"role": "assistant", "content": ""}) if form.is_chat and is_new else b""
 
     def whole(choice: Json) -> bytes:
-        calls = [{"index": at, **call} for at, call in enumerate(form.calls(choice))]
+        calls = [{"index": call_index, **call} for call_index, call in enumerate(form.calls(choice))]
         delta = ({"content": choice["text"]} if choice["text"] else {}) | ({"tool_calls": calls} if calls else {})
         return part(choice, delta) if delta else b""
 
@@ -436,8 +442,8 @@ async def _events(
                 yield begin(piece.data["index"]) + part(piece.data, {"content": text}, text)
                 continue
             for choice in piece.data["choices"]:
-                last = part({"index": choice["index"]}, {}, finish_reason=choice["finish_reason"])
-                yield begin(choice["index"]) + (whole(choice) if form.is_sent_whole else b"") + last
+                last_event = part({"index": choice["index"]}, {}, finish_reason=choice["finish_reason"])
+                yield begin(choice["index"]) + (whole(choice) if form.is_sent_whole else b"") + last_event
             if with_usage:
                 yield event(usage=_usage(piece.data))
             yield LAST_EVENT
@@ -454,8 +460,12 @@ async def _whole(answer_stream: AnswerStream) -> Json:
 
 
 def _usage(data: Json) -> Json:
-    prompt, made = data["prompt_tokens"], sum(choice["tokens"] for choice in data["choices"])
-    return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+    prompt_tokens, completion_tokens = data["prompt_tokens"], sum(choice["tokens"] for choice in data["choices"])
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
 
 
 def _packed(vector: list[float | str]) -> str:

@@ -24,7 +24,7 @@ from service.api.downloads import download
 from service.api.files import FilePath, content_of, file_row, most_bytes, remove_file, store_file, too_large
 from service.api.form import form_file
 from service.api.openai import from_job
-from service.api.openai.models import Deleted, FileObject, Page
+from service.api.openai.models import Deleted, FileObject, ListPage
 from service.api.openai.rows import check_upload, remember
 from service.api.uploads import Upload, body_of
 from service.deps import Services, StrictRoute, services_of
@@ -88,20 +88,20 @@ async def list_files(
     limit: Annotated[int, Query(ge=1, le=MOST)] = MOST,
     order: Literal["asc", "desc"] = "desc",
     purpose: Annotated[str | None, Query(max_length=40)] = None,
-) -> Page[FileObject]:
+) -> ListPage[FileObject]:
     services = services_of(request)
     if purpose not in (None, *PURPOSES):
         detail = f"{purpose!r} is not a purpose; known: {', '.join(PURPOSES)}"
         raise InvalidQuery([Problem("/query/purpose", "invalid_parameter", detail)])
     if purpose not in (None, from_job.PURPOSE):
-        return Page.of([], has_more=False)
+        return ListPage.of([], has_more=False)
     place = None
     if after is not None:
-        last = await file_row(services, after)
-        place = (last.created_at, last.id)
+        last_file = await file_row(services, after)
+        place = (last_file.created_at, last_file.id)
     read = partial(FILES.page, project=services.project, limit=limit + 1, after=place, oldest_first=order == "asc")
     rows = await services.db.read(read)
-    return Page.of([from_job.file(row) for row in rows[:limit]], has_more=len(rows) > limit)
+    return ListPage.of([from_job.file(row) for row in rows[:limit]], has_more=len(rows) > limit)
 
 
 @router.get("/v1/files/{file}")

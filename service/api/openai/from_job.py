@@ -138,37 +138,39 @@ def event_no(job_id: JobId, text: str) -> int | None:
 
 def event(row: EventRow, owner: JobRow) -> JobEvent:
     data = loads(row.data)
-    at = int(datetime.fromisoformat(row.at).timestamp())
-    level, message, shown = _SENTENCES[Kind(row.kind)](row, data, owner)
+    created_at = int(datetime.fromisoformat(row.at).timestamp())
+    level, message, event_data = _SENTENCES[Kind(row.kind)](row, data, owner)
     is_metrics = row.kind in (Kind.LOG, Kind.EVAL)
     return JobEvent(
-        id=event_id(row.job_id, row.no), created_at=at, level=level, message=message,
-        type="metrics" if is_metrics else "message", data=shown,
+        id=event_id(row.job_id, row.no), created_at=created_at, level=level, message=message,
+        type="metrics" if is_metrics else "message", data=event_data,
     )  # fmt: skip
 
 
 def numbers(metrics: Json) -> dict[str, float]:
     """Returns the metrics that are numbers of 64 bits. A metric that OpenAI has, too, gets OpenAI's name."""
-    renamed = {
+    named_metrics = {
         _METRICS.get(name, name): float(value)
         for name, value in metrics.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
-    return renamed | {full: renamed[name] for name, full in _FULL.items() if name in renamed}
+    return named_metrics | {
+        full_name: named_metrics[name] for name, full_name in _FULL.items() if name in named_metrics
+    }
 
 
 Sentence = tuple[Any, str, Json]
 
 
 def _state(row: EventRow, data: Json, owner: JobRow) -> Sentence:
-    state, why = data["state"], data.get("message")
+    state, cause = data["state"], data.get("message")
     if state == JobState.QUEUED and row.no == 1:
         return "info", f"Created fine-tuning job: {owner.id}", {}
     if state == JobState.SUCCEEDED:
         return "info", "The job has successfully completed", {"fine_tuned_model": name_of(owner)}
     level = "error" if state == JobState.FAILED else "info"
     text = _STATES.get(state, f"Fine-tuning job {state}")
-    return level, f"{text}: {why}" if why else text, {"state": state, "reason": data.get("reason")}
+    return level, f"{text}: {cause}" if cause else text, {"state": state, "reason": data.get("reason")}
 
 
 _STATES = {
@@ -192,10 +194,10 @@ the reward instead.
 def _metrics(row: EventRow, data: Json, owner: JobRow) -> Sentence:
     values = numbers(data)
     words = _REWARDS if values.keys() & _REWARDS.keys() else _LOSSES
-    shown = [f"{word}={values[name]:.2f}" for name, word in words.items() if name in values]
+    phrases = [f"{word}={values[name]:.2f}" for name, word in words.items() if name in values]
     total = (loads(owner.progress) or {}).get("max_steps")
     place = f"Step {row.step}/{total}" if total else f"Step {row.step}"
-    text = ", ".join(shown or [f"{name}={value:g}" for name, value in list(values.items())[:3]])
+    text = ", ".join(phrases or [f"{name}={value:g}" for name, value in list(values.items())[:3]])
     return "info", f"{place}: {text}", {**values, "step": row.step, "total_steps": total}
 
 

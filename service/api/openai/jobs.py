@@ -22,7 +22,7 @@ from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
 from service.api.jobs import JSON, accept_for, idempotency, replayed, write_job
 from service.api.openai import from_job
-from service.api.openai.models import FineTuningJob, JobCheckpoint, JobEvent, NewFineTuningJob, Page
+from service.api.openai.models import FineTuningJob, JobCheckpoint, JobEvent, ListPage, NewFineTuningJob
 from service.api.openai.names import ModelName, read_model_name
 from service.api.openai.rows import checked_once
 from service.api.openai.to_spec import Base, TuningFile, in_the_request, translate
@@ -66,20 +66,25 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     """Checks the files line by line, and submits a job that trains on them."""
     services = services_of(request)
     raw = await read_body(request)
-    use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
-    if use is not None and (before := await replayed(services, use, services.project)) is not None:
-        return _answered(before)
+    idempotency_use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
+    if (
+        idempotency_use is not None
+        and (replay := await replayed(services, idempotency_use, services.project)) is not None
+    ):
+        return _answered(replay)
     body = await model_of(raw, NewFineTuningJob)
     base = await _base(services, body.model)
     train = await _file(services, body.training_file, "training_file")
     valid = None if body.validation_file is None else await _file(services, body.validation_file, "validation_file")
-    translated = translate(body, base, train, valid, services.catalogues.current)
+    translation = translate(body, base, train, valid, services.catalogues.current)
     try:
-        accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, translated.document))
-        if translated.bundle is not None:
+        accepted_spec = await in_thread_if_large(LARGE, lambda: accept_for(services, translation.document))
+        if translation.bundle is not None:
             require_code(services)
-            await store_bundle(services, _pieces(translated.bundle))
-        submitted = await write_job(request, services, accepted, use, fine_tune=json.dumps(translated.fine_tune))
+            await store_bundle(services, _pieces(translation.bundle))
+        submitted = await write_job(
+            request, services, accepted_spec, idempotency_use, fine_tune=json.dumps(translation.fine_tune)
+        )
     except InvalidSpec as invalid:
         raise InvalidSpec(in_the_request(invalid.problems, body)) from invalid
     return _answered(submitted)
@@ -112,8 +117,8 @@ async def _file(services: Services, name: str, parameter: str) -> TuningFile:
 async def _base(services: Services, name: str) -> Base:
     """Returns a base model of the operator's table, a model by its path, or a model that was fine-tuned here."""
     table = services.settings.base_models
-    if (tuned := read_model_name(name)) is not None:
-        return await services.db.read(partial(_tuned, project=services.project, name=tuned, table=table))
+    if (tuned_model := read_model_name(name)) is not None:
+        return await services.db.read(partial(_tuned, project=services.project, name=tuned_model, table=table))
     partial_spec = base_models.find(table, name)
     if partial_spec is None:
         names = ", ".join(table) or "none"
@@ -129,25 +134,25 @@ def _tuned(conn: Connection, project: str, name: ModelName, table: Mapping[str, 
     The operator's entry for the base model says how it is trained.
     """
     row = jobs.get(conn, project, name.job)
-    spec, saved = json.loads(row.spec), checkpoints.of_job(conn, row.id)
-    checkpoint = final_name(spec, saved)
+    spec, saved_checkpoints = json.loads(row.spec), checkpoints.of_job(conn, row.id)
+    checkpoint = final_name(spec, saved_checkpoints)
     if name.step is not None:
-        matches = [item.id for item in saved if item.step == name.step]
-        if not matches:
+        checkpoint_ids = [item.id for item in saved_checkpoints if item.step == name.step]
+        if not checkpoint_ids:
             detail = f"job {row.id} has no checkpoint at step {name.step}"
             hint = f"fine_tuning.jobs.checkpoints.list({row.id!r}) lists those that it has"
             raise UnknownModel(detail, hint=hint, parameter="model")
-        checkpoint = matches[0]
+        checkpoint = checkpoint_ids[0]
     base = from_job.base_of(row)
-    of_job = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
-    partial_spec = {**(base_models.find(table, base) or {}), **of_job}
+    job_fields = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
+    partial_spec = {**(base_models.find(table, base) or {}), **job_fields}
     return Base(base, partial_spec, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})
 
 
 @router.get(JOBS)
 async def list_jobs(
     request: Request, after: After = None, limit: Limit = 20, metadata: Metadata = None
-) -> Page[FineTuningJob]:
+) -> ListPage[FineTuningJob]:
     """Lists every job of the project, newest first, also those that came through `POST /jobs`."""
     services = services_of(request)
     place = None if after is None else job_id(after)
@@ -157,7 +162,7 @@ async def list_jobs(
     rows = await services.db.read(
         lambda conn: newest_trainings(conn, filter, after=place, limit=limit + 1, matches=matches)
     )
-    return Page.of([_shown(row) for row in rows[:limit]], has_more=len(rows) > limit)
+    return ListPage.of([_shown(row) for row in rows[:limit]], has_more=len(rows) > limit)
 
 
 def _has_metadata(row: JobRow, wanted: dict[str, str] | None) -> bool:
@@ -192,17 +197,17 @@ async def resume_job(request: Request, job: JobPath) -> FineTuningJob:
 
 
 @router.get(f"{JOBS}/{{job}}/events")
-async def list_events(request: Request, job: JobPath, after: After = None, limit: Limit = 20) -> Page[JobEvent]:
+async def list_events(request: Request, job: JobPath, after: After = None, limit: Limit = 20) -> ListPage[JobEvent]:
     """Lists changes of state, metrics, checkpoints and notes, newest first."""
     services, owner_id = services_of(request), job_id(job)
     no = None if after is None else from_job.event_no(owner_id, after)
     if after is not None and no is None:
         raise NotFound(f"job {owner_id} has no event {after[:100]!r}")
 
-    def read(conn: Connection) -> Page[JobEvent]:
+    def read(conn: Connection) -> ListPage[JobEvent]:
         owner = jobs.get(conn, services.project, owner_id)
         rows = events.before(conn, owner_id, no, limit + 1, from_job.SHOWN_KINDS)
-        return Page.of([from_job.event(row, owner) for row in rows[:limit]], has_more=len(rows) > limit)
+        return ListPage.of([from_job.event(row, owner) for row in rows[:limit]], has_more=len(rows) > limit)
 
     return await services.db.read(read)
 
@@ -210,21 +215,21 @@ async def list_events(request: Request, job: JobPath, after: After = None, limit
 @router.get(f"{JOBS}/{{job}}/checkpoints")
 async def list_checkpoints(
     request: Request, job: JobPath, after: After = None, limit: Limit = 10
-) -> Page[JobCheckpoint]:
+) -> ListPage[JobCheckpoint]:
     """Lists the committed checkpoints, newest first."""
     services, owner_id = services_of(request), job_id(job)
     if after is not None and not is_id(after, "ckpt"):
         raise NotFound(f"job {owner_id} has no checkpoint {after[:100]!r}")
 
-    def read(conn: Connection) -> Page[JobCheckpoint]:
+    def read(conn: Connection) -> ListPage[JobCheckpoint]:
         owner = jobs.get(conn, services.project, owner_id)
         rows = checkpoints.of_job(conn, owner_id)
         places = {row.id: index for index, row in enumerate(rows)}
         if after is not None and after not in places:
             raise NotFound(f"job {owner_id} has no checkpoint {after}")
-        first = 0 if after is None else places[after] + 1  # type: ignore[index]
-        usable = [row for row in rows[first:] if row.status == checkpoints.COMMITTED]
-        shown = [from_job.checkpoint(row, owner) for row in usable[:limit]]
-        return Page.of(shown, has_more=len(usable) > limit)
+        first_index = 0 if after is None else places[after] + 1  # type: ignore[index]
+        usable_rows = [row for row in rows[first_index:] if row.status == checkpoints.COMMITTED]
+        page_items = [from_job.checkpoint(row, owner) for row in usable_rows[:limit]]
+        return ListPage.of(page_items, has_more=len(usable_rows) > limit)
 
     return await services.db.read(read)

@@ -18,7 +18,7 @@ from service import base_models
 from service.api.jobs import remove
 from service.api.openai import from_job
 from service.api.openai.jobs import UnknownModel
-from service.api.openai.models import Deleted, ModelObject, Page
+from service.api.openai.models import Deleted, ListPage, ModelObject
 from service.api.openai.names import ModelName, read_model_name
 from service.deps import StrictRoute, services_of
 from service.jobs.delete import delete
@@ -39,21 +39,21 @@ MOST_TUNED = 1000
 
 
 @router.get("/v1/models")
-async def list_models(request: Request) -> Page[ModelObject]:
+async def list_models(request: Request) -> ListPage[ModelObject]:
     services = services_of(request)
-    succeeded = JobFilter(services.project, states=(JobState.SUCCEEDED,))
-    read = partial(newest_trainings, filter=succeeded, after=None, limit=MOST_TUNED, matches=_reads_texts)
+    job_filter = JobFilter(services.project, states=(JobState.SUCCEEDED,))
+    read = partial(newest_trainings, filter=job_filter, after=None, limit=MOST_TUNED, matches=_reads_texts)
     rows = await services.db.read(read)
     bases = [_base(name) for name in services.settings.base_models]
-    return Page.of([*bases, *map(from_job.model, rows)], has_more=False)
+    return ListPage.of([*bases, *map(from_job.model, rows)], has_more=False)
 
 
 @router.get(ONE)
 async def get_model(request: Request, model: str) -> ModelObject:
     services = services_of(request)
-    tuned = _named(model)
-    if tuned is not None:
-        return await services.db.read(partial(_tuned, project=services.project, name=tuned))
+    tuned_model = _named(model)
+    if tuned_model is not None:
+        return await services.db.read(partial(_tuned, project=services.project, name=tuned_model))
     if base_models.find(services.settings.base_models, model) is None:
         raise _unknown(model)
     return _base(model)
@@ -63,19 +63,19 @@ async def get_model(request: Request, model: str) -> ModelObject:
 async def delete_model(request: Request, model: str) -> Deleted:
     """Deletes the model's job, with its history, checkpoints and outputs. Serving sessions of the job are ended."""
     services = services_of(request)
-    tuned = _named(model)
-    if tuned is None:
+    tuned_model = _named(model)
+    if tuned_model is None:
         if base_models.find(services.settings.base_models, model) is None:
             raise _unknown(model)
         detail = f"{model[:100]!r} is a base model, and cannot be deleted by a request"
         raise Forbidden(detail, hint="ask the operator to remove it from the file of FOOTPLATE_OPENAI_MODELS")
 
-    await services.db.read(partial(_tuned, project=services.project, name=tuned))
-    if tuned.step is not None:
-        hint = f"send DELETE /jobs/{tuned.job}/checkpoints/…"
+    await services.db.read(partial(_tuned, project=services.project, name=tuned_model))
+    if tuned_model.step is not None:
+        hint = f"send DELETE /jobs/{tuned_model.job}/checkpoints/…"
         raise Forbidden(f"{model[:200]!r} is a checkpoint of a job, and cannot be deleted as a model", hint=hint)
-    await end_sessions(services, tuned.job)
-    await remove(services, tuned.job, lambda conn: delete(conn, services.project, tuned.job, now_ms()))
+    await end_sessions(services, tuned_model.job)
+    await remove(services, tuned_model.job, lambda conn: delete(conn, services.project, tuned_model.job, now_ms()))
     return Deleted(id=model, object="model")
 
 

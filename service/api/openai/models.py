@@ -175,7 +175,7 @@ class EndpointTest(Group):
     event_type: EventType
 
 
-class Page(BaseModel, Generic[T]):
+class ListPage(BaseModel, Generic[T]):
     """A page of a list. The next page begins after its last id."""
 
     object: Literal["list"] = "list"
@@ -185,7 +185,7 @@ class Page(BaseModel, Generic[T]):
     last_id: str | None = None
 
     @classmethod
-    def of(cls, items: list[T], *, has_more: bool) -> Page[T]:
+    def of(cls, items: list[T], *, has_more: bool) -> ListPage[T]:
         ids = [getattr(item, "id", None) for item in items]
         return cls(data=items, has_more=has_more, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None)
 

@@ -85,23 +85,25 @@ def check_upload(file: IO[bytes], parameter: str = "file") -> CheckedRows:
 
 def check_rows(file: IO[bytes], parameter: str = "file") -> CheckedRows:
     """Does the same as `check_upload`, in this process. The file is read once, from its beginning."""
-    chosen: Format | None = None
+    first_format: Format | None = None
     count = 0
     for number, line in _lines(file):
         if number == 1 and line.startswith(PACKED):
             raise _refused(parameter, "the file is compressed: decompress it first")
         try:
             row = _object(line)
-            is_format = _format_of(row)
-            _CHECKS[is_format](row)
-            if chosen not in (None, is_format):
-                raise _Wrong(f"{_NAMES[is_format]}, but the first row {_NAMES[chosen]}: all rows need the same format")
-        except _Wrong as wrong:
-            raise _refused(parameter, f"line {number:,}: {wrong}") from None
-        chosen, count = is_format, count + 1
-    if chosen is None:
+            row_format = _format_of(row)
+            _CHECKS[row_format](row)
+            if first_format not in (None, row_format):
+                raise _Wrong(
+                    f"{_NAMES[row_format]}, but the first row {_NAMES[first_format]}: all rows need the same format"
+                )
+        except _Wrong as error:
+            raise _refused(parameter, f"line {number:,}: {error}") from None
+        first_format, count = row_format, count + 1
+    if first_format is None:
         raise _refused(parameter, "the file has no rows")
-    return CheckedRows(chosen, count)
+    return CheckedRows(first_format, count)
 
 
 _CHECKED: dict[str, CheckedRows] = {}
@@ -115,12 +117,12 @@ def remember(sha256: str, rows: CheckedRows) -> None:
     _CHECKED[sha256] = rows
 
 
-def checked_once(sha256: str, opened: Callable[[], IO[bytes]], parameter: str) -> CheckedRows:
+def checked_once(sha256: str, open_content: Callable[[], IO[bytes]], parameter: str) -> CheckedRows:
     """Checks a stored file as `check_upload` does, unless this process has checked the same content before."""
     # Another thread may clear the results meanwhile.
     rows = _CHECKED.get(sha256)
     if rows is None:
-        with opened() as file:
+        with open_content() as file:
             rows = check_upload(file, parameter)
         remember(sha256, rows)
     return rows
@@ -161,23 +163,25 @@ def _object(line: bytes) -> Row:
         try:
             json.dumps(row, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            half = f"\\u{ord(error.object[error.start]):04x}"
-            raise _Wrong(f"has {half}, half of a surrogate pair, which is not a character and has no tokens") from error
+            surrogate = f"\\u{ord(error.object[error.start]):04x}"
+            raise _Wrong(
+                f"has {surrogate}, half of a surrogate pair, which is not a character and has no tokens"
+            ) from error
     return row
 
 
 def _format_of(row: Row) -> Format:
     if "messages" in row:
         messages = row["messages"]
-        last = messages[-1] if isinstance(messages, list) and messages else None
+        last_message = messages[-1] if isinstance(messages, list) and messages else None
         # Any other role, also a wrong one, counts as a chat here. The check of chats then reports a wrong role.
-        return "prompts" if isinstance(last, dict) and last.get("role") in ("user", "tool") else "chat"
+        return "prompts" if isinstance(last_message, dict) and last_message.get("role") in ("user", "tool") else "chat"
     if "preferred_output" in row or "non_preferred_output" in row:
         return "preference"
     if "prompt" in row or "completion" in row:
         return "completions"
-    needed = "messages; input, preferred_output and non_preferred_output; or prompt and completion"
-    raise _Wrong(f"does not have the fields of any format: it has {_list(row)}, and needs {needed}")
+    fields = "messages; input, preferred_output and non_preferred_output; or prompt and completion"
+    raise _Wrong(f"does not have the fields of any format: it has {_list(row)}, and needs {fields}")
 
 
 def _check_chat(row: Row) -> None:
@@ -213,8 +217,10 @@ def _check_preference(row: Row) -> None:
     _check_messages(question.get("messages"), "input.messages")
     for name in ("preferred_output", "non_preferred_output"):
         _check_messages(row.get(name), name, follows=True)
-        if wrong := [message["role"] for message in row[name] if message["role"] != "assistant"]:
-            raise _Wrong(f"{name}: has a message from {wrong[0]}, and all its messages must be from the assistant")
+        if wrong_roles := [message["role"] for message in row[name] if message["role"] != "assistant"]:
+            raise _Wrong(
+                f"{name}: has a message from {wrong_roles[0]}, and all its messages must be from the assistant"
+            )
 
 
 def _check_messages(
@@ -223,30 +229,32 @@ def _check_messages(
     """Raises _Wrong for a message that cannot be used, or whose role is not possible at its place."""
     if not isinstance(messages, list) or not messages:
         raise _Wrong(f"{where}: must be a list with at least one message")
-    before: str | None = "user" if follows else None
+    previous_role: str | None = "user" if follows else None
     has_calls = False
     for index, message in enumerate(messages):
-        here = f"{where}[{index}]"
+        place = f"{where}[{index}]"
         if not isinstance(message, dict):
-            raise _Wrong(f"{here}: is {kind_of(message)}, and an object is needed")
-        _only(message, known, f"{here}.")
+            raise _Wrong(f"{place}: is {kind_of(message)}, and an object is needed")
+        _only(message, known, f"{place}.")
         role = message.get("role")
         if role not in ROLES:
-            raise _Wrong(f"{here}.role: is {str(role)[:40]!r}, and must be one of {', '.join(ROLES)}")
-        if role in ("system", "developer") and before not in (None, "system", "developer"):
-            raise _Wrong(f"{here}: a {role} message must come first, and this one follows {before}")
+            raise _Wrong(f"{place}.role: is {str(role)[:40]!r}, and must be one of {', '.join(ROLES)}")
+        if role in ("system", "developer") and previous_role not in (None, "system", "developer"):
+            raise _Wrong(f"{place}: a {role} message must come first, and this one follows {previous_role}")
         if role == "tool" and not has_calls:
-            raise _Wrong(f"{here}: a tool message must follow an assistant's tool_calls, and this one follows {before}")
-        _check_functions(message, "tool_calls", f"{here}.")
+            raise _Wrong(
+                f"{place}: a tool message must follow an assistant's tool_calls, and this one follows {previous_role}"
+            )
+        _check_functions(message, "tool_calls", f"{place}.")
         calls = message.get("tool_calls")
         try:
             content = text_of(message.get("content"))
         except ValueError as error:
-            raise _Wrong(f"{here}.content: {error}") from None
+            raise _Wrong(f"{place}.content: {error}") from None
         if not (isinstance(content, str) or (content is None and role == "assistant" and calls)):
-            raise _Wrong(f"{here}.content: {_is(message, 'content')}, and text is needed")
+            raise _Wrong(f"{place}.content: {_is(message, 'content')}, and text is needed")
         has_calls = bool(calls) if role == "assistant" else has_calls and role == "tool"
-        before = role
+        previous_role = role
 
 
 def _check_functions(value: Row, name: str, where: str = "") -> None:

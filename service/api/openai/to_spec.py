@@ -153,16 +153,16 @@ def translate(
     if valid is not None and valid.rows.format != train.rows.format:
         detail = f"has rows of the format {valid.rows.format}, but the training file has {train.rows.format}"
         raise _refused("validation_file", "invalid_training_file", detail)
-    wanted = _hyperparameters(method)
+    hyperparameters = _hyperparameters(method)
     entry = _for_trainer(recipe.trainer, base.partial_spec.get("training", {}), catalogue)
-    training, resolved = _training(wanted, recipe, entry, train.rows)
+    training, resolved_values = _training(hyperparameters, recipe, entry, train.rows)
     if body.seed is not None:
         training |= {"seed": body.seed, "data_seed": body.seed}
     data: Json = {"train": _reader(train), "map": list(recipe.maps[train.rows.format])}
     if valid is not None:
         data["eval"] = _reader(valid)
         training.setdefault("eval_strategy", "epoch")
-    elif "eval_interval" in resolved:
+    elif "eval_interval" in resolved_values:
         detail = "needs a validation file, and the request names none"
         raise _refused("method/reinforcement/hyperparameters/eval_interval", "missing", detail, "add validation_file")
     document: Json = {**base.partial_spec, "data": data, "trainer": recipe.trainer}
@@ -174,16 +174,16 @@ def translate(
         document["resume_from"] = base.resume_from
     for integration in body.integrations or ():
         document["report_to"] = [integration.type]
-        run = integration.wandb
-        training |= {"project": run.project} | ({"run_name": run.name} if run.name else {})
-        variables = {"WANDB_ENTITY": run.entity, "WANDB_TAGS": ",".join(run.tags)}
+        wandb = integration.wandb
+        training |= {"project": wandb.project} | ({"run_name": wandb.name} if wandb.name else {})
+        variables = {"WANDB_ENTITY": wandb.entity, "WANDB_TAGS": ",".join(wandb.tags)}
         document["env"] = document.get("env", {}) | {name: value for name, value in variables.items() if value}
     document["training"] = training
     bundle = None if method.reinforcement is None else grader_bundle(method.reinforcement.grader.source)
     if bundle is not None:
         document["code"] = {"bundle": sha256(bundle).hexdigest()}
         document["trainer"] = {"use": recipe.trainer, "args": {"reward_funcs": [REWARD]}}
-    return TranslatedRequest(document, _fine_tune(body, base, method, resolved), bundle)
+    return TranslatedRequest(document, _fine_tune(body, base, method, resolved_values), bundle)
 
 
 def in_the_request(problems: Iterable[Problem], body: NewFineTuningJob) -> list[Problem]:
@@ -225,8 +225,8 @@ def _refused(parameter: str, code: str, detail: str, hint: str | None = None) ->
 def _method(body: NewFineTuningJob) -> Method:
     """Returns the method of the request. A request with only the older field `hyperparameters` is supervised."""
     if body.method is None:
-        older = body.hyperparameters or Hyperparameters()
-        return Method.model_validate({"type": "supervised", "supervised": {"hyperparameters": older}})
+        hyperparameters = body.hyperparameters or Hyperparameters()
+        return Method.model_validate({"type": "supervised", "supervised": {"hyperparameters": hyperparameters}})
     if body.hyperparameters is not None:
         hint = f"put them into method.{body.method.type}.hyperparameters"
         detail = "cannot be sent together with method, of which it is the older form"
@@ -251,8 +251,8 @@ def _hyperparameters(method: Method) -> Hyperparameters:
 def _require_format(method: str, recipe: Recipe, file: TuningFile, parameter: str) -> None:
     if file.rows.format not in recipe.maps:
         detail = f"has rows of the format {file.rows.format}, and {method} needs {' or '.join(recipe.maps)}"
-        fitting = [name for name, other in RECIPES.items() if file.rows.format in other.maps]
-        hint = f"method.type {fitting[0]!r} trains on such rows" if fitting else None
+        fitting_methods = [name for name, other_recipe in RECIPES.items() if file.rows.format in other_recipe.maps]
+        hint = f"method.type {fitting_methods[0]!r} trains on such rows" if fitting_methods else None
         raise _refused(parameter, "invalid_training_file", detail, hint)
 
 
@@ -265,21 +265,23 @@ def _for_trainer(trainer: str, entry: Json, catalogue: Catalogue | None) -> Json
 
     One entry serves all methods, so it may have `num_generations`, which only reinforcement knows.
     """
-    described = {recipe.trainer: catalogue and catalogue.get("trainers", recipe.trainer) for recipe in RECIPES.values()}
-    names = {name: set(item.args.get("properties", {})) for name, item in described.items() if item}
-    own = names.pop(trainer, None)
-    others: set[str] = set() if own is None else set().union(*names.values()) - own
-    return {name: value for name, value in entry.items() if name not in others}
+    descriptions = {
+        recipe.trainer: catalogue and catalogue.get("trainers", recipe.trainer) for recipe in RECIPES.values()
+    }
+    names = {name: set(item.args.get("properties", {})) for name, item in descriptions.items() if item}
+    own_names = names.pop(trainer, None)
+    other_names: set[str] = set() if own_names is None else set().union(*names.values()) - own_names
+    return {name: value for name, value in entry.items() if name not in other_names}
 
 
-def _training(wanted: Hyperparameters, recipe: Recipe, entry: Json, rows: CheckedRows) -> tuple[Json, Json]:
+def _training(hyperparameters: Hyperparameters, recipe: Recipe, entry: Json, rows: CheckedRows) -> tuple[Json, Json]:
     """Returns the training arguments, and the hyperparameters with a number in place of every "auto"."""
-    of_format = recipe.chat_training if rows.format == "chat" else {}
-    defaults = {**EVERY_RUN, **recipe.training, **of_format, **entry}
-    automatic = min(max(rows.count // ROWS_PER_BATCH_ROW, 1), LARGEST_BATCH)
-    epochs = wanted.n_epochs or defaults["num_train_epochs"]
-    batch = wanted.batch_size or entry.get(recipe.batch_size) or automatic
-    multiplier = wanted.learning_rate_multiplier or 1.0
+    format_training = recipe.chat_training if rows.format == "chat" else {}
+    defaults = {**EVERY_RUN, **recipe.training, **format_training, **entry}
+    automatic_size = min(max(rows.count // ROWS_PER_BATCH_ROW, 1), LARGEST_BATCH)
+    epochs = hyperparameters.n_epochs or defaults["num_train_epochs"]
+    batch = hyperparameters.batch_size or entry.get(recipe.batch_size) or automatic_size
+    multiplier = hyperparameters.learning_rate_multiplier or 1.0
     training = {
         **defaults,
         "num_train_epochs": epochs,
@@ -288,21 +290,21 @@ def _training(wanted: Hyperparameters, recipe: Recipe, entry: Json, rows: Checke
     }
     if answers := training.get("num_generations"):
         training |= {"per_device_train_batch_size": answers, "per_device_eval_batch_size": answers}
-    resolved = {"n_epochs": epochs, "batch_size": batch, "learning_rate_multiplier": multiplier}
-    if isinstance(wanted, DpoHyperparameters):
-        resolved["beta"] = training["beta"] = wanted.beta or defaults.get("beta", DEFAULT_BETA)
-    if isinstance(wanted, ReinforcementHyperparameters) and wanted.eval_interval is not None:
-        training |= {"eval_strategy": "steps", "eval_steps": wanted.eval_interval}
-        resolved["eval_interval"] = wanted.eval_interval
-    return training, resolved
+    resolved_values = {"n_epochs": epochs, "batch_size": batch, "learning_rate_multiplier": multiplier}
+    if isinstance(hyperparameters, DpoHyperparameters):
+        resolved_values["beta"] = training["beta"] = hyperparameters.beta or defaults.get("beta", DEFAULT_BETA)
+    if isinstance(hyperparameters, ReinforcementHyperparameters) and hyperparameters.eval_interval is not None:
+        training |= {"eval_strategy": "steps", "eval_steps": hyperparameters.eval_interval}
+        resolved_values["eval_interval"] = hyperparameters.eval_interval
+    return training, resolved_values
 
 
-def _fine_tune(body: NewFineTuningJob, base: Base, method: Method, resolved: Json) -> Json:
+def _fine_tune(body: NewFineTuningJob, base: Base, method: Method, resolved_values: Json) -> Json:
     group = getattr(method, method.type)
-    stated = {} if group is None else group.model_dump(mode="json", exclude={"hyperparameters"})
+    stated_fields = {} if group is None else group.model_dump(mode="json", exclude={"hyperparameters"})
     return {
         "model": base.name,
         "suffix": body.suffix,
-        "method": {"type": method.type, method.type: {**stated, "hyperparameters": resolved}},
+        "method": {"type": method.type, method.type: {**stated_fields, "hyperparameters": resolved_values}},
         "integrations": [item.model_dump(mode="json") for item in body.integrations or ()],
     }

@@ -120,12 +120,12 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
         await services.db.write(partial(_complete, project=services.project, upload=owner, file=file))
 
     try:
-        kept, _ = await store_file(services, row.name, pieces(), check, claim=claim)
+        file_row, _ = await store_file(services, row.name, pieces(), check, claim=claim)
     except NotFound:
         # A cancel deletes the parts.
         await services.db.read(lambda conn: _completable(conn, services.project, owner))
         raise
-    return _shown(row, status=uploads.COMPLETED, file=from_job.file(kept))
+    return _shown(row, status=uploads.COMPLETED, file=from_job.file(file_row))
 
 
 def _complete(conn: Connection, project: str, upload: UploadId, file: FileId) -> None:
@@ -151,14 +151,14 @@ async def cancel_upload(request: Request, upload: str) -> UploadObject:
 
 
 def _store_part(conn: Connection, project: str, row: UploadPartRow, put: Callable[[], None]) -> None:
-    whole = _pending(conn, project, row.upload_id, hold=True)
-    count, arrived = uploads.size_of(conn, row.upload_id)
+    upload_row = _pending(conn, project, row.upload_id, hold=True)
+    count, arrived_bytes = uploads.size_of(conn, row.upload_id)
     if count >= MOST_PARTS:
         hint = f"uploads.create() makes a new one; a part may have {PART_BYTES // 1024**2} MiB"
-        detail = f"upload {whole.id} has {count:,} parts, and an upload has at most {MOST_PARTS:,}"
+        detail = f"upload {upload_row.id} has {count:,} parts, and an upload has at most {MOST_PARTS:,}"
         raise InvalidSpec([Problem("/data", "too_many_parts", detail, hint)])
-    if (arrived := arrived + row.bytes) > whole.bytes:
-        detail = f"the parts have {arrived:,} bytes so far, and the upload was created for {whole.bytes:,}"
+    if (arrived_bytes := arrived_bytes + row.bytes) > upload_row.bytes:
+        detail = f"the parts have {arrived_bytes:,} bytes so far, and the upload was created for {upload_row.bytes:,}"
         raise InvalidSpec([Problem("/data", "too_long", detail)])
     put()
     uploads.insert_part(conn, row)
@@ -193,9 +193,9 @@ def _status(row: UploadRow) -> str:
     return EXPIRED if has_expired else row.status
 
 
-def _ordered(body: CompletedUpload, row: UploadRow, arrived: list[UploadPartRow]) -> list[UploadPartRow]:
+def _ordered(body: CompletedUpload, row: UploadRow, arrived_parts: list[UploadPartRow]) -> list[UploadPartRow]:
     """Returns the parts in the order of the request. Raises InvalidSpec if they are not the whole upload."""
-    by_id: dict[str, UploadPartRow] = {part.id: part for part in arrived}
+    by_id: dict[str, UploadPartRow] = {part.id: part for part in arrived_parts}
     problems = [
         Problem(f"/part_ids/{index}", "unknown_part", f"upload {row.id} has no part {name[:80]!r}")
         for index, name in enumerate(body.part_ids)

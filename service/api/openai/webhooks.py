@@ -25,8 +25,8 @@ from service.api.openai.models import (
     EndpointWithSecret,
     EventType,
     EventTypes,
+    ListPage,
     NewEndpoint,
-    Page,
     SecretRotation,
 )
 from service.api.webhooks import (
@@ -73,10 +73,10 @@ async def list_event_types(request: Request) -> EventTypes:
 async def create_endpoint(request: Request) -> EndpointWithSecret:
     services = services_of(request)
     body = await read_model(request, NewEndpoint)
-    wanted = NewWebhook(
+    new_webhook = NewWebhook(
         url=body.url, states=tuple(_states(body.event_types)), description=body.name, format=webhooks.OPENAI
     )
-    return _with_secret(await store_webhook(services, wanted))
+    return _with_secret(await store_webhook(services, new_webhook))
 
 
 @router.get(ALL)
@@ -85,12 +85,12 @@ async def list_endpoints(
     request: Request,
     after: Annotated[str | None, Query(max_length=64)] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-) -> Page[Endpoint]:
+) -> ListPage[Endpoint]:
     """Lists the webhooks with deliveries in OpenAI's form, newest first."""
     services = services_of(request)
     rows = await services.db.read(partial(webhooks.of_project, project=services.project))
     openai_rows = [row for row in reversed(rows) if row.format == webhooks.OPENAI and (after is None or row.id < after)]
-    return Page.of([_shown(row) for row in openai_rows[:limit]], has_more=len(openai_rows) > limit)
+    return ListPage.of([_shown(row) for row in openai_rows[:limit]], has_more=len(openai_rows) > limit)
 
 
 @router.get(ONE)
@@ -177,8 +177,8 @@ def _shown(row: WebhookRow) -> Endpoint:
 
 def _types(row: WebhookRow) -> list[str]:
     """Returns the event types that a webhook receives. A webhook without a filter of states receives all types."""
-    wanted = loads(row.states)
-    return [kind for kind in EVENT_TYPES if wanted is None or kind.removeprefix(TYPE) in wanted]
+    states = loads(row.states)
+    return [kind for kind in EVENT_TYPES if states is None or kind.removeprefix(TYPE) in states]
 
 
 def _with_secret(row: WebhookRow) -> EndpointWithSecret:
