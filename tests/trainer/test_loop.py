@@ -40,6 +40,18 @@ def test_the_log_history_has_the_names_of_transformers(tmp_path: Path) -> None:
     assert output.metrics["train_loss"] == output.training_loss
 
 
+def test_a_learning_rate_that_is_a_tensor_is_logged_as_in_its_step(tmp_path: Path) -> None:
+    """The optimizers of torchao make the rate a tensor, which the schedule then changes in place."""
+    args = TrainingArguments(str(tmp_path), max_steps=4, logging_steps=1, save_strategy="no", disable_tqdm=True)
+    optimizer = (torch.optim.SGD, {"lr": torch.tensor(0.5)})
+
+    trainer = Trainer(toy.mlp(), args, train_dataset=toy.regression(n=50), optimizer_cls_and_kwargs=optimizer)
+    trainer.train()
+
+    logs = trainer.state.log_history[:4]
+    assert [log["learning_rate"] for log in logs] == [0.5, 0.375, 0.25, 0.125]
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(toy.regression(n=20))

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from footplate.contract.errors import did_you_mean
 from footplate.trainer.named.schedules import NamedSchedules
 from footplate.trainer.named.spec import NamedOptimizer, make_schedule, maker, parameters_of
+from footplate.trainer.optimizers.groups import rate_of
 
 
 class _Member:
@@ -30,7 +31,7 @@ class _Member:
         self.max_norm = max_norm if spec.clip is None else spec.clip
         self.loss_sum: Tensor | float = 0.0
         self.losses = 0
-        self.rate: Any = self.optimizer.param_groups[0]["lr"]
+        self.rate: Any = rate_of(self.optimizer)
         """The learning rate of this optimizer's last step, for logs."""
 
     @property
@@ -72,7 +73,7 @@ class _Member:
                 self.backward(self._one_number(method()))
         if not self.is_main and self.max_norm > 0:
             self.clip()
-        self.rate = self.optimizer.param_groups[0]["lr"]
+        self.rate = rate_of(self.optimizer)
         self.optimizer.step()
 
 

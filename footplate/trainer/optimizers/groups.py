@@ -6,10 +6,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 _NO_DECAY = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+
+
+def rate_of(optimizer: Optimizer) -> Any:
+    """Returns the first group's learning rate. A tensor is copied, because schedules change it in place."""
+    rate = optimizer.param_groups[0]["lr"]
+    return rate.clone() if isinstance(rate, Tensor) else rate
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:

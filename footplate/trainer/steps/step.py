@@ -14,6 +14,7 @@ from footplate.trainer.loss_total import Tally
 from footplate.trainer.losses.labels import require_labels
 from footplate.trainer.micro_batch import loss_of, share_of_step
 from footplate.trainer.named import NamedOptimizers, backward_of
+from footplate.trainer.optimizers.groups import rate_of
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.precision import LossScale
 from footplate.trainer.schedules import follows_a_metric
@@ -64,7 +65,7 @@ class Step:
         self.tally = Tally(leaves_out_not_finite=args.logging_nan_inf_filter)
         self.grad_norm: Tensor | None = None
         is_own = "_get_learning_rate" in trainer._footplate.overrides
-        self.rate: Callable[[], Any] = trainer._get_learning_rate if is_own else self._rate_of_first_group
+        self.rate: Callable[[], Any] = trainer._get_learning_rate if is_own else partial(rate_of, self.optimizer)
         self.learning_rate: Any = None
         """The learning rate of this step."""
 
@@ -84,9 +85,6 @@ class Step:
         self.learning_rate = self.rate()
         self.advance()
         self.zero()
-
-    def _rate_of_first_group(self) -> Any:
-        return self.optimizer.param_groups[0]["lr"]
 
     def to_training(self) -> None:
         """Puts the model and all submodules into train mode.
