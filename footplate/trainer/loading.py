@@ -82,11 +82,12 @@ def get_dataloader(
     shard = strategy.data_shard(evens=is_training and strategy.accelerator_config.even_batches)
     size = strategy.batch_size(batch_size)
     loader = strategy.prepare_loader(make_loader(dataset, trainer.args, collator, size, sampler, shard))
-    if trainer.args.dataloader_persistent_workers:
-        _end_workers_with_their_iterator(getattr(loader, "base_dataloader", loader))
-    if key is not None and trainer.args.dataloader_persistent_workers:
+    if not trainer.args.dataloader_persistent_workers:
+        return loader
+    _end_workers_with_their_iterator(getattr(loader, "base_dataloader", loader))
+    if key is not None:
         trainer._eval_dataloaders[key] = loader
-    if is_training and trainer.args.dataloader_persistent_workers and has_position(loader):
+    if is_training and has_position(loader):
         log.warning(
             "dataloader_persistent_workers has no effect on training, because the training data is a stream that "
             "resumes at its position: each epoch starts new loading processes"

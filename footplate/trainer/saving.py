@@ -457,31 +457,35 @@ def load_optimizer(trainer: Trainer, folder: Path) -> None:
 
 def averaging_optimizer(folder: Path) -> Callable[..., Any] | None:
     """Returns the class of the schedule-free optimizer that a checkpoint was trained with, or None for any other."""
-    return SCHEDULE_FREE.get(str(_arguments_of_run(folder).get("optim"))) if files.holds_optimizer(folder) else None
+    return _averaging_of(folder)[0]
 
 
 def is_averaged(folder: Path) -> bool:
-    """Returns False if a checkpoint's weights are those of a schedule-free training, and another set is their average.
+    """Returns False if a checkpoint's weights are those of a schedule-free training, and another set is their average."""
+    return _averaging_of(folder)[1]
 
-    Checkpoints of transformers' own Trainer do not store this, so their optimizer is read.
-    """
-    path = folder / files.OPTIMIZER
-    if (folder / files.ARGUMENTS).is_file() or not path.is_file():
-        return not _arguments_of_run(folder).get(NOT_AVERAGED)
+
+def _averaging_of(folder: Path) -> tuple[Callable[..., Any] | None, bool]:
+    """Returns a checkpoint's `averaging_optimizer`, and False if its weights are known to be those of training."""
+    path = folder / files.ARGUMENTS
+    if not path.is_file():
+        return None, not _holds_state_of_training(folder / files.OPTIMIZER)
+    arguments = json.loads(path.read_text(encoding="utf-8"))
+    kind = SCHEDULE_FREE.get(str(arguments.get("optim"))) if files.holds_optimizer(folder) else None
+    return kind, not arguments.get(NOT_AVERAGED)
+
+
+def _holds_state_of_training(optimizer: Path) -> bool:
+    """Reads the optimizer of a checkpoint of transformers' own Trainer, which does not store NOT_AVERAGED."""
+    if not optimizer.is_file():
+        return False
     try:
         # Only the groups are read. The tensors stay on the disk.
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state = torch.load(optimizer, map_location="cpu", weights_only=True, mmap=True)
     except (UnpicklingError, RuntimeError):
         # The weights can be used without a state that cannot be read.
-        return True
-    return not _is_in_training(state.get("param_groups", ()))
-
-
-def _arguments_of_run(folder: Path) -> dict[str, Any]:
-    """Returns the arguments that a checkpoint stores as JSON. Hugging Face's checkpoints have none."""
-    path = folder / files.ARGUMENTS
-    arguments: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return arguments
+        return False
+    return _is_in_training(state.get("param_groups", ()))
 
 
 def _averaging(trainer: Trainer) -> dict[str, bool]:
@@ -505,7 +509,7 @@ def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
     was saved at the step of an evaluation.
     """
     strategy = trainer._footplate.strategy
-    kind, has_average = strategy.peers.from_main(lambda: (averaging_optimizer(folder), is_averaged(folder)))
+    kind, has_average = strategy.peers.from_main(lambda: _averaging_of(folder))
     if kind is None:
         return None if has_average else "this needs one optimizer, named by `optim`, and its saved state"
     if not strategy.holds_whole:
