@@ -6,7 +6,7 @@ with a `title`, such as "prompt and completion", and `required` columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from footplate.contract.errors import Problem
@@ -31,7 +31,18 @@ class RowForms:
             self._forms = [fitting]
             return None
         form, problems = min(problems_by_form, key=lambda pair: _distance(pair[0], row, pair[1]))
-        return Problem("", "wrong_row", _detail(form, row, problems[0]), f"a row has {self._titles}")
+        return self._wrong(_detail(form, row, problems[0]))
+
+    def problem_of_columns(self, columns: Iterable[str]) -> Problem | None:
+        """Returns None if a format needs only these columns. Else names a missing column of the most similar format."""
+        row = dict.fromkeys(columns)
+        if not all(_missing(form, row) for form in self._forms):
+            return None
+        form = min(self._forms, key=lambda form: _distance(form, row, ()))
+        return self._wrong(_no_column(form, row))
+
+    def _wrong(self, detail: str) -> Problem:
+        return Problem("", "wrong_row", detail, f"a row has {self._titles}")
 
 
 def _distance(form: Schema, row: Mapping[str, Any], problems: Sequence[Problem]) -> tuple[int, ...]:
@@ -45,8 +56,12 @@ def _missing(form: Schema, row: Mapping[str, Any]) -> list[str]:
 
 
 def _detail(form: Schema, row: Mapping[str, Any], problem: Problem) -> str:
-    if missing := _missing(form, row):
-        columns = ", ".join(map(str, row)) or "none"
-        return f"there is no column {missing[0]!r}, only: {columns[:200]}"
+    if _missing(form, row):
+        return _no_column(form, row)
     column, _, inside = problem.pointer.removeprefix("/").partition("/")
     return f"column {column!r}{f', at {inside},' if inside else ''} {problem.detail}"
+
+
+def _no_column(form: Schema, row: Mapping[str, Any]) -> str:
+    columns = ", ".join(map(str, row)) or "none"
+    return f"there is no column {_missing(form, row)[0]!r}, only: {columns[:200]}"

@@ -35,7 +35,7 @@ from service.jobs import node_files
 from service.jobs import references as referred
 from service.jobs.file_kinds import check_content, checked_name
 from service.jobs.mapped_columns import missing_columns
-from service.jobs.rows import no_row_to_train_on, wrong_rows
+from service.jobs.rows import no_row_to_train_on, wrong_columns, wrong_rows
 from service.problems import BodyTooLarge, InvalidQuery
 from service.row_reports import row_report
 from service.store.content import FILES, set_report
@@ -244,8 +244,9 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
         if not problems and spec.data.split is not None:
             problems += await services.db.read(partial(no_row_to_train_on, spec=spec))
         if not problems and spec.library_trainer is not None and services.catalogues.current is not None:
-            look = partial(wrong_rows, spec, services.catalogues.current, services.settings.store)
-            problems += await _found_in_time(look)
+            catalogue = services.catalogues.current
+            problems += await services.db.read(partial(wrong_columns, spec=spec, catalogue=catalogue))
+            problems += await _found_in_time(partial(wrong_rows, spec, catalogue, services.settings.store))
     if services.catalogues.roots and any(argument.text.startswith(ROOTS) for argument in arguments):
         problems += await _found_in_time(partial(node_files.missing, arguments, services.catalogues.roots))
     return problems

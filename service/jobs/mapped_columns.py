@@ -34,7 +34,7 @@ def missing_columns(conn: Connection, spec: JobSpec) -> list[Problem]:
     """Returns the problems of maps that name a column which no uploaded file of the training data has."""
     if spec.data.train is None or not spec.data.map:
         return []
-    columns = _columns_of(conn, spec.project, spec.data.train)
+    columns = columns_of(conn, spec.project, spec.data.train)
     return [] if columns is None else list(column_problems(columns, spec.data.map))
 
 
@@ -51,7 +51,7 @@ def column_problems(columns: set[str], maps: Sequence[Component]) -> Iterator[Pr
                     yield _missing(
                         pointer_to(*place, "columns", name if isinstance(names, dict) else at), name, columns
                     )
-            columns = _after(part.use, names, columns)
+            columns = columns_after(part.use, names, columns)
         elif part.use in READ_IN_PLACE:
             for argument, default in READ_IN_PLACE[part.use].items():
                 name = part.args.get(argument, default)
@@ -63,7 +63,7 @@ def column_problems(columns: set[str], maps: Sequence[Component]) -> Iterator[Pr
             return
 
 
-def _after(use: str, names: dict[str, Any] | list[str], columns: set[str]) -> set[str]:
+def columns_after(use: str, names: dict[str, Any] | list[str], columns: set[str]) -> set[str]:
     """Returns the columns after a map. A missing column counts as present, so that it is reported once."""
     if isinstance(names, dict):
         return (columns - names.keys()) | {str(name) for name in names.values()}
@@ -78,7 +78,7 @@ def _missing(pointer: str, name: str, columns: set[str]) -> Problem:
     return Problem(pointer, "no_column", detail, did_you_mean(name, shown))
 
 
-def _columns_of(conn: Connection, project: str, dataset: Component) -> set[str] | None:
+def columns_of(conn: Connection, project: str, dataset: Component) -> set[str] | None:
     """Returns the columns of a dataset's uploaded files, or None if their reports do not list all of them."""
     names: Any = dataset.args.get("paths")
     if dataset.use not in READERS or not isinstance(names, list):

@@ -1,7 +1,7 @@
 """Checks uploaded files at POST: if the job's trainer can use the columns, and if rows are left after the split.
 
-The node checks every row before it trains. Here only the beginning of a file is read, because the POST waits.
-The number of rows is known from the report of the upload.
+The node checks every row before it trains. Here only the beginning of JSON lines is read, because the POST waits.
+The columns of other files and the number of rows are known from the report of the upload.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from footplate.contract.body import pointer_to
 from footplate.contract.components import Catalogue
 from footplate.contract.errors import NotFound, Problem
 from footplate.contract.ids import FileId, is_file
-from footplate.contract.rows import RowForms
+from footplate.contract.rows import RowForms, Schema
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.artifact_files import Store, open_below
+from service.jobs.mapped_columns import columns_after, columns_of
 from service.store.content import FILES
 from service.store.rows import FileRow
 
@@ -32,9 +33,8 @@ MOST_PROBLEMS = 5
 
 def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Problem]:
     """Returns the problems of the first rows of uploaded JSON lines. Returns [] if only a node can apply a map."""
-    trainer = spec.library_trainer
-    described = None if trainer is None else catalogue.get("trainers", trainer.use)
-    if described is None or not described.rows or not all(map(_changes_columns, spec.data.map)):
+    schemas = _row_forms(spec, catalogue)
+    if not schemas:
         return []
     datasets = [
         (("data", *path), dataset.args, _uploaded(dataset.args))
@@ -44,7 +44,7 @@ def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Proble
     share = HEAD_BYTES // max(1, sum(len(names) for _, _, names in datasets))
     problems: list[Problem] = []
     for path, args, names in datasets:
-        forms = RowForms(described.rows)
+        forms = RowForms(schemas)
         offset: Any = args.get("offset") or 0
         limit: Any = args.get("limit")
         for index, name in enumerate(names):
@@ -59,10 +59,35 @@ def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Proble
     return problems
 
 
+def wrong_columns(conn: Connection, spec: JobSpec, catalogue: Catalogue) -> list[Problem]:
+    """Returns the problems of uploaded CSV and Parquet files, whose columns are known from the report of the upload."""
+    schemas = _row_forms(spec, catalogue)
+    problems: list[Problem] = []
+    for path, dataset in spec.data.sets() if schemas else ():
+        columns = columns_of(conn, spec.project, dataset) if dataset.use in ("files/csv", "files/parquet") else None
+        if columns is None:
+            continue
+        for component in spec.data.map:
+            names: Any = component.args["columns"]
+            columns = columns_after(component.use, names, columns)
+        if problem := RowForms(schemas).problem_of_columns(sorted(columns)):
+            pointer = pointer_to("data", *path, "args", "paths")
+            problems.append(Problem(pointer, problem.code, problem.detail, problem.hint))
+    return problems
+
+
+def _row_forms(spec: JobSpec, catalogue: Catalogue) -> Sequence[Schema]:
+    """Returns the formats of rows that the library trainer accepts. Returns () if only a node can apply a map."""
+    trainer = spec.library_trainer
+    described = None if trainer is None else catalogue.get("trainers", trainer.use)
+    return described.rows if described is not None and all(map(_changes_columns, spec.data.map)) else ()
+
+
 def _changes_columns(component: Component) -> bool:
     """Returns True for a map that `_mapped` can apply."""
     kind = {"rename": dict, "keep": list, "drop": list}.get(component.use)
-    return kind is not None and isinstance(component.args.get("columns"), kind)
+    columns: Any = component.args.get("columns")
+    return kind is not None and isinstance(columns, kind) and all(isinstance(name, str) for name in columns)
 
 
 def _mapped(row: dict[str, Any], maps: Sequence[Component]) -> dict[str, Any]:

@@ -414,6 +414,34 @@ async def test_rows_are_checked_as_offset_limit_and_maps_leave_them(
     assert [(row["pointer"][-1], int(row["detail"].split()[1].strip(":"))) for row in rows] == wrong
 
 
+@pytest.mark.parametrize(
+    ("maps", "code"),
+    [
+        ([], 422),
+        ([{"use": "rename", "args": {"columns": {"txt": "text"}}}], 201),
+        ([{"use": "pad", "args": {}}], 201),
+    ],
+)
+async def test_columns_of_a_csv_that_a_library_trainer_cannot_use_are_refused(
+    api: Api, maps: list[dict[str, object]], code: int
+) -> None:
+    form = {"title": "text", "type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+    args = {"type": "object", "properties": {"paths": {}, "columns": {}}}
+    names = (("toy/mlp", "models"), ("files/csv", "data"), ("rename", "maps"), ("pad", "maps"))
+    others = [Described(name=name, group=group, args=args) for name, group in names]
+    api.services.catalogues.current = Catalogue.of([*others, Described(name="lib/sft", group="trainers", rows=[form])])
+    file = (await post(api, b"id,txt\n1,hello\n", "rows.csv")).json()["id"]
+    data = {"train": {"use": "files/csv", "args": {"paths": [file]}}, "map": maps}
+
+    answer = await api.client.post("/jobs", json={**SPEC, "trainer": "lib/sft", "data": data})
+
+    assert answer.status_code == code
+    if code == 422:
+        (problem,) = answer.json()["errors"]
+        assert (problem["pointer"], problem["code"]) == ("/data/train/args/paths", "wrong_row")
+        assert "there is no column 'text', only: id, txt" in problem["detail"]
+
+
 async def test_a_split_that_leaves_no_row_to_train_on_is_refused_with_the_number_of_rows(api: Api) -> None:
     lines, table = [(await post(api, ROWS * 2)).json()["id"], (await post(api, b"x,y\n1,2\n", "rows.csv")).json()["id"]]
     with_a_bad_one = (await post(api, ROWS + b"no JSON\n")).json()["id"]
