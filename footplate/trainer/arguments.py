@@ -103,6 +103,8 @@ class TrainingArguments(contract_arguments.TrainingArguments):
 
     def to_dict(self) -> dict[str, Any]:
         accelerator = AcceleratorConfig.of(self.accelerator_config).to_dict()
+        # It belongs to a process. Libraries compare the rest with the default, also in processes that set it.
+        accelerator.pop("use_configured_state", None)
         values: dict[str, Any] = _named_dtypes(super().to_dict())
         return {
             **values,

@@ -6,6 +6,8 @@ import inspect
 import json
 import re
 from collections import Counter
+from dataclasses import field, make_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,24 @@ def plain(args: Any) -> dict[str, Any]:
         "report_to": [] if args.report_to == "none" else args.report_to,
         "eval_delay": values["eval_delay"] or 0,
     }
+
+
+class Order(Enum):
+    FIRST = "first"
+
+
+def test_to_dict_has_the_same_values_of_a_librarys_arguments(tmp_path: Path) -> None:
+    """The model cards of sentence-transformers list these values."""
+    own = [("order", Any, Order.FIRST), ("orders", Any, field(default_factory=lambda: [Order.FIRST])),
+           ("computed", int, field(default=0, init=False))]  # fmt: skip
+
+    def values(side: Any) -> dict[str, Any]:
+        kind = make_dataclass("Own", own, bases=(side.TrainingArguments,))
+        stated = kind(str(tmp_path), use_cpu=True, accelerator_config={"even_batches": False}).to_dict()
+        names = ("order", "orders", "computed", "accelerator_config", "lr_scheduler_type")
+        return {name: (type(stated.get(name)), stated.get(name)) for name in names}
+
+    assert values(footplate) == values(transformers)
 
 
 def a_script(side: Any, folder: Path) -> Any:

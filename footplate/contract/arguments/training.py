@@ -11,6 +11,7 @@ import json
 import math
 import os
 from contextlib import suppress
+from enum import Enum
 from typing import Any, ClassVar
 
 from pydantic import model_validator
@@ -139,8 +140,8 @@ class TrainingArguments(Fields):
         return math.ceil(num_training_steps * self.warmup_steps) if share else int(self.warmup_steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all arguments by name, with tokens replaced by placeholders."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """Returns all arguments by name, with tokens replaced by placeholders and members of enums by their values."""
+        values = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self) if field.init}
         return {
             name: f"<{name.upper()}>" if value and name.endswith("_token") else value for name, value in values.items()
         }
@@ -152,6 +153,13 @@ class TrainingArguments(Fields):
 @dataclass(config=CONFIG)
 class Seq2SeqTrainingArguments(GenerationFields, TrainingArguments):
     """The training arguments of a spec that has one of the arguments of `GenerationFields`."""
+
+
+def _plain(value: Any) -> Any:
+    """Returns the value of an enum's member, and lists of members as lists of values."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
 
 
 def _parsed_json(value: Any) -> Any:
