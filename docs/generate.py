@@ -394,6 +394,32 @@ DIFFERENCES = (
         "These are the result of training. A later evaluation would average the weights of a loaded best model again.",
     ),
     (
+        "`max_steps=0` means no limit, as -1 does.",
+        "It is refused.",
+        "0 could also mean that nothing is to be trained.",
+    ),
+    (
+        "`optim_args` has no effect on AdamW of torch and on Adafactor.",
+        "It sets their options, such as `amsgrad=true`. Options that other arguments set are refused.",
+        "An argument that is accepted has an effect.",
+    ),
+    (
+        '`best_global_step` stays None with `save_strategy="no"`.',
+        "It is the step of the best evaluation.",
+        "The result of a job names this step.",
+    ),
+    (
+        "With `disable_tqdm`, `total_flos` is missing from the metrics of `train()`, and printed numbers are rounded.",
+        "It is among them, and numbers are printed in full.",
+        "The way of printing logs does not change the result.",
+    ),
+    (
+        "`on_save` of a callback receives the same keywords as other events.",
+        "It also receives `checkpoint`, the saved folder with its step, size and hash.",
+        "With `save_in_background`, it is not the checkpoint of the present step. A method without `**kwargs` needs "
+        "the keyword.",
+    ),
+    (
         "With `group_by_length`, `predict` returns predictions in the order of batches of similar length.",
         "It returns them in the order of the data.",
         "Scripts join predictions with the rows of the data.",
