@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def watched_metric(args: TrainingArguments) -> str:
-    """Returns the name of `metric_for_best_model` in the metrics of an evaluation."""
-    name = str(args.metric_for_best_model)
+    """Returns the name of `metric_for_best_model`, or of the loss if it is None, in the metrics of an evaluation."""
+    name = str(args.metric_for_best_model or "loss")
     return name if name.startswith(("eval_", "lm_eval/")) else f"eval_{name}"
 
 

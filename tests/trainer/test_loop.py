@@ -52,6 +52,21 @@ def test_a_learning_rate_that_is_a_tensor_is_logged_as_in_its_step(tmp_path: Pat
     assert [log["learning_rate"] for log in logs] == [0.5, 0.375, 0.25, 0.125]
 
 
+def test_a_schedule_of_a_script_that_follows_a_metric_follows_the_loss_by_default(tmp_path: Path) -> None:
+    args = TrainingArguments(
+        str(tmp_path), max_steps=3, eval_strategy="steps", eval_steps=1, save_strategy="no", disable_tqdm=True
+    )
+    model, data = toy.mlp(), toy.regression(n=50)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=9)
+
+    trainer = Trainer(model, args, train_dataset=data, eval_dataset=data, optimizers=(optimizer, schedule))
+    trainer.train()
+
+    assert schedule.num_bad_epochs == 2
+    assert schedule.best == trainer.evaluate()["eval_loss"]
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(toy.regression(n=20))
