@@ -461,7 +461,7 @@ def averaging_optimizer(folder: Path) -> Callable[..., Any] | None:
 
 
 def is_averaged(folder: Path) -> bool:
-    """Returns False if a checkpoint's weights are those of a schedule-free training, and another set is their average."""
+    """Returns False if a checkpoint has the weights of a schedule-free training, and another set is their average."""
     return _averaging_of(folder)[1]
 
 
