@@ -82,7 +82,6 @@ def test_calls_that_could_execute_a_row_as_code_are_detected(source: str, names:
 
 
 @pytest.mark.matrix
-@pytest.mark.timeout(300)
 def test_tasks_of_the_library_and_of_a_bundle_evaluate_a_model_on_local_rows(tmp_path: Path) -> None:
     installed = Path(sys.prefix, "libraries")
     assert (installed / "lm_eval").is_dir(), "lm-eval is not installed: run make .venv/.dev"
