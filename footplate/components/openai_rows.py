@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from footplate.components.maps import mapped
 from footplate.components.rows import BadRow, Row
 
-Grade = Callable[[dict[str, Any], dict[str, Any]], float]
+Grade = Callable[[dict[str, Any], dict[str, Any]], Any]
 
 
 def preferences(rows: Any, /) -> Any:
@@ -44,9 +45,15 @@ def reward_of(grade: Grade) -> Callable[..., list[float]]:
 
     def grader(completions: list[Any], prompts: list[Any], **columns: Any) -> list[float]:
         items = _items(prompts, columns)
-        return [float(grade(_sample(completion), item)) for completion, item in zip(completions, items, strict=True)]
+        return [_reward(grade(_sample(completion), item)) for completion, item in zip(completions, items, strict=True)]
 
     return grader
+
+
+def _reward(grade: object) -> float:
+    if isinstance(grade, int | float) and math.isfinite(grade):
+        return float(grade)
+    raise ValueError(f"the grader returned {str(grade)[:80]}: return a finite number from `grade` for every sample")
 
 
 def _items(prompts: list[Any], columns: dict[str, Any]) -> Iterator[Row]:

@@ -97,7 +97,8 @@ def problem(pointer: str, kind: str, context: dict[str, Any], value: object, mes
 
 
 def _no_choice(pointer: str, expected: str, context: dict[str, Any], value: object) -> Problem:
-    choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
+    spelled = expected.replace("True", "true").replace("False", "false")
+    choices = spelled.replace("'", "").replace(" or ", ", ").split(", ")
     name = context.get("tag", value)
     if not isinstance(name, str):
         return Problem(pointer, "wrong_type", f"is {kind_of(value)}, one of these is needed: {', '.join(choices)}")

@@ -36,3 +36,9 @@ def test_a_grader_receives_each_completion_together_with_its_row() -> None:
     assert seen[0][1] == {"messages": QUESTION, "answer": "4"}
     assert seen[0][0]["choices"][0]["message"] == GOOD[0]
     assert [sample["output_json"] for sample, _ in seen] == [4, {"x": 1}]
+
+
+@pytest.mark.parametrize("grade", [None, float("nan"), "4"])
+def test_a_grader_that_returns_no_finite_number_is_named(grade: Any) -> None:
+    with pytest.raises(ValueError, match=f"the grader returned {grade}: return a finite number"):
+        reward_of(lambda sample, item: grade)(completions=[GOOD], prompts=[QUESTION])

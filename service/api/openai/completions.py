@@ -98,6 +98,7 @@ class _Sampling(_Nullable):
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     frequency_penalty: Zero | None = None
     presence_penalty: Zero | None = None
+    logit_bias: Annotated[dict[str, JsonValue], Field(max_length=0)] | None = None
 
 
 FunctionName = Annotated[str, pattern(r"^[a-zA-Z0-9_-]{1,64}$", "may contain only letters, digits, _ and -", 64)]
@@ -145,6 +146,9 @@ class Chat(_Sampling):
     messages: Annotated[Many[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
     response_format: TextFormat | None = None
+    modalities: Annotated[Many[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    store: Literal[False] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     tools: Annotated[Many[Tool], Field(max_length=128)] | None = None

@@ -235,7 +235,8 @@ def _check_messages(
         place = f"{where}[{index}]"
         if not isinstance(message, dict):
             raise _Wrong(f"{place}: is {kind_of(message)}, and an object is needed")
-        _only(message, known, f"{place}.")
+        # The message of an answer, as the SDK writes it, has `"refusal": null` and the like.
+        _only({name: value for name, value in message.items() if value is not None}, known, f"{place}.")
         role = message.get("role")
         if role not in ROLES:
             raise _Wrong(f"{place}.role: is {str(role)[:40]!r}, and must be one of {', '.join(ROLES)}")

@@ -175,7 +175,10 @@ async def test_openais_client_receives_a_streamed_chat(api: Api, node: Node) -> 
 async def test_an_answer_of_openais_client_is_a_message_of_the_next_request(api: Api, node: Node) -> None:
     job, client = await trained(api), client_of(api)
     messages: list[Any] = [{"role": "user", "content": "when?"}]
-    neutral: Any = {"stop": None, "seed": None, "logprobs": False, "frequency_penalty": 0, "presence_penalty": 0.0}
+    neutral: Any = {
+        "stop": None, "seed": None, "logprobs": False, "frequency_penalty": 0, "presence_penalty": 0.0,
+        "logit_bias": {}, "modalities": ["text"], "service_tier": "auto", "store": False,
+    }  # fmt: skip
     for _ in range(2):
         asking = asyncio.create_task(client.chat.completions.create(model=job, messages=messages, **neutral))
         request = await node.next_request(await session_of(node, job))
@@ -309,6 +312,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "/tools/0/function/strict"),
     ("chat/completions", {**CHAT, "top_logprobs": 2}, "/top_logprobs"),
     ("chat/completions", {**CHAT, "frequency_penalty": 0.5}, "/frequency_penalty"),
+    ("chat/completions", {**CHAT, "logit_bias": {"5": 100}}, "/logit_bias"),
+    ("chat/completions", {**CHAT, "store": True}, "store: is true, one of these is needed: false"),
     ("chat/completions", {**CHAT, "stop": ["a", ""]}, "stop.1: is empty"),
     ("chat/completions", {**CHAT, "max_tokens": 1, "max_completion_tokens": 1}, "/max_tokens"),
     ("chat/completions", {**CHAT, "stream_options": {}}, "/stream_options"),

@@ -32,6 +32,7 @@ def lines(*rows: Any) -> io.BytesIO:
         (CHAT, "chat"),
         ({"messages": [USER, CALL, TOOL, ANSWER], "tools": []}, "chat"),
         ({"messages": [PARTS, {"role": "assistant", "content": "😀 \\ud83d"}]}, "chat"),
+        ({"messages": [USER, {**ANSWER, "refusal": None, "tool_calls": None}]}, "chat"),
         ({"messages": [USER, {**ANSWER, "weight": 0}, USER, {**ANSWER, "weight": 1}]}, "chat"),
         ({"prompt": "2 + 2?", "completion": "4"}, "completions"),
         (PAIR, "preference"),
