@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from footplate.contract.arguments import TrainingArguments
-from footplate.trainer.collator_generators import CollatorGenerators
 from footplate.trainer.losses.loss import DICT, items
+from footplate.trainer.own_generators import OwnGenerators
 from footplate.trainer.samplers import ALL_DATA, Batches, DataShard, EpochSampler, SeededBatch
 from footplate.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
 from footplate.trainer.strategies.peers import PaddingBatch
@@ -91,7 +91,7 @@ class SeededDataset(Dataset[Any]):
 
     def __init__(self, dataset: Any, collator: Collator) -> None:
         self.dataset, self._collator = dataset, collator
-        self._generators: CollatorGenerators | None = None
+        self._generators: OwnGenerators | None = None
 
     def __eq__(self, other: object) -> bool:
         """Returns True for the dataset itself, because scripts compare `loader.dataset` with theirs."""
@@ -115,7 +115,7 @@ class SeededDataset(Dataset[Any]):
     def __getitems__(self, indices: SeededBatch) -> list[Any]:
         set_seed(indices.seed)
         if self._generators is None:
-            self._generators = CollatorGenerators(self._collator)
+            self._generators = OwnGenerators(self._collator)
         self._generators.seed(indices.seed)
         several = getattr(self.dataset, "__getitems__", None)
         if several is not None:
@@ -133,7 +133,8 @@ class Epoch:
       masks at random. Hugging Face then reads one batch ahead of the step, so that dropout draws after that batch. This
       class does the same.
 
-    Each state includes a collator's own generators, which continue from one batch to the next.
+    Each state includes a collator's own generators, which continue from one batch to the next. The state at the start
+    of the epoch also includes those of a user's sampler, which continue from one epoch to the next.
     """
 
     def __init__(
@@ -148,13 +149,17 @@ class Epoch:
         restore: Callable[[], None] | None = None,
     ) -> None:
         places = places or {}
-        self._collator = CollatorGenerators(getattr(loader, "collate_fn", None))
+        self._collator = OwnGenerators(getattr(loader, "collate_fn", None))
+        self._sampler = OwnGenerators(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
         if restore is not None and not skip:
             restore()
             self._collator.restore(places.get("collator", {}))
+            self._sampler.restore(places.get("sampler", {}))
         if skip and "epoch" in places:
             self._set_rng(places["epoch"])
-        self._opened, self._number, self._read, self._offset = self._rng(), epoch, skip, offset
+            self._sampler.restore(places["epoch"].get("sampler", {}))
+        self._opened = {**self._rng(), "sampler": self._sampler.state()}
+        self._number, self._read, self._offset = epoch, skip, offset
         self.is_over = False
         """True if no further batch of this epoch is trained on, because a callback or the data ended the epoch."""
         if is_ours(loader):
@@ -200,9 +205,11 @@ class Epoch:
 
         If the epoch is over, the run continues at the start of the next epoch.
         """
+        sampler_state = self._sampler.state()
+        samplers = {"sampler": sampler_state} if sampler_state else {}
         if self.is_over:
-            return {"at": [self._number + 1, 0]}
-        places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read]}
+            return {"at": [self._number + 1, 0], **samplers}
+        places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read], **samplers}
         if collator_state := self._collator.state():
             places["collator"] = collator_state
         if self._offset:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from footplate.trainer.collator_generators import CollatorGenerators
+from footplate.trainer.own_generators import OwnGenerators
 from footplate.trainer.samplers import DataShard
 from footplate.trainer.seeds import set_seed
 
@@ -121,7 +121,7 @@ class _Reader:
     ) -> None:
         self._collate, self._prepare = collate, prepare
         self._states, self._numbers, self._last, self._processes = states, numbers, last, processes
-        self._generators = CollatorGenerators(collate)
+        self._generators = OwnGenerators(collate)
         self._number = self._seed = 0
 
     def begin(self, process: int) -> None:

@@ -1,16 +1,19 @@
 """Tests that a resumed run equals an undisturbed run: weights, optimizer, schedule, generators and losses."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import Sampler
 
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import default_data_collator
-from footplate.trainer.testing import Fingerprint, StopAt
-from footplate.trainer.trainer import Trainer
+from footplate.trainer.testing import Events, Fingerprint, StopAt
+from footplate.trainer.trainer import Trainer, set_seed
 from tests.support.template import run_after_imports
 from tests.trainer.runs import run
 
@@ -37,6 +40,53 @@ def test_a_run_resumed_at_any_step_is_bit_identical(tmp_path: Path, undisturbed:
         undisturbed.schedule,
         undisturbed.rng,
     )
+
+
+class OwnOrder(Sampler[int]):
+    """A sampler with a generator that goes on from one epoch to the next, like TRL's for GRPO."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.generator = size, torch.Generator().manual_seed(5)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(self.size, generator=self.generator).tolist())
+
+
+class OwnOrderTrainer(Trainer):
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return OwnOrder(len(self.train_dataset))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [5, 6, 9])
+def test_a_sampler_with_its_own_generator_continues_its_order_in_later_epochs(
+    tmp_path: Path, stop: int, workers: int
+) -> None:
+    """A step has 4 of 24 samples, so the second epoch begins after step 6."""
+    options = {"kind": OwnOrderTrainer, "samples": 24, "workers": workers}
+    undisturbed = losses_of(tmp_path / "undisturbed", **options)
+
+    before = losses_of(tmp_path, stop_at=stop, **options)
+
+    assert before + losses_of(tmp_path, resume=True, **options) == undisturbed
+
+
+def losses_of(
+    folder: Path, *, kind: type[Trainer], samples: int, workers: int, resume: bool = False, **stop: Any
+) -> list[float]:
+    events = Events()
+    args = TrainingArguments(
+        str(folder), max_steps=14, per_device_train_batch_size=4, logging_steps=1, save_strategy="no",
+        disable_tqdm=True, dataloader_num_workers=workers,
+    )  # fmt: skip
+    callbacks = [events, *(StopAt(step) for step in stop.values())]
+    set_seed(7)
+    trainer = kind(toy.mlp(hidden=4), args, train_dataset=toy.regression(n=samples), callbacks=callbacks)
+    trainer.train(resume_from_checkpoint=resume)
+    return events.losses
 
 
 def test_a_run_resumed_twice_in_one_epoch_is_bit_identical(tmp_path: Path, undisturbed: Fingerprint) -> None:

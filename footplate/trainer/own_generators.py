@@ -1,7 +1,7 @@
-"""Finds, stores and seeds the random generators that a collator keeps for itself.
+"""Finds, stores and seeds the random generators that a collator or a sampler keeps for itself.
 
 A collator for masked language models with a `seed` has such a generator. Hugging Face's collators make theirs at
-their first batch.
+their first batch. TRL's sampler for GRPO has one, too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, random.Random)
 
 
-class CollatorGenerators:
-    """The random generators of a collator: in its attributes, in those of objects that it calls, or as globals."""
+class OwnGenerators:
+    """The generators of a collator or sampler: in its attributes, in those of objects that it calls, or as globals."""
 
     def __init__(self, collator: Any) -> None:
         self._owners = _owners(collator)
