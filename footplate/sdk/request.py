@@ -117,7 +117,7 @@ async def send_for_page(wire: Wire, request: ApiRequest) -> dict[str, Any]:
 async def paged(wire: Wire, path: str, *, cursor_name: str = "cursor", **params: Any) -> AsyncGenerator[Any, None]:
     """Yields the rows of a list, and requests each page when the one before is used up.
 
-    `by` is the query parameter that takes `next_cursor`.
+    `cursor_name` is the query parameter that takes `next_cursor`.
     """
     while True:
         page = await send_for_page(wire, ApiRequest("GET", path, params=params))

@@ -21,8 +21,8 @@ GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState,
 class OwnGenerators:
     """The generators of a collator or sampler: in its attributes, in those of objects that it calls, or as globals."""
 
-    def __init__(self, collator: Any) -> None:
-        self._owners = _owners(collator)
+    def __init__(self, collator_or_sampler: Any) -> None:
+        self._owners = _owners(collator_or_sampler)
         self._own_seeds: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
@@ -61,12 +61,12 @@ class OwnGenerators:
                     yield f"{place}.{name}", value
 
 
-def _owners(collator: Any) -> list[Any]:
-    """Returns the collator and every callable that it uses.
+def _owners(collator_or_sampler: Any) -> list[Any]:
+    """Returns the collator or sampler, and every callable that it uses.
 
     An object uses its attributes. A function uses the global and enclosing names in its code.
     """
-    owners, seen, waiting = [], set[int](), [collator]
+    owners, seen, waiting = [], set[int](), [collator_or_sampler]
     while waiting:
         value = waiting.pop(0)
         if isinstance(value, partial):
