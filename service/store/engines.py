@@ -91,6 +91,7 @@ def _postgres(url: str, size: int) -> Engine:
         pool_pre_ping=True,
         connect_args={
             "connect_timeout": 5,
+            "client_encoding": "utf8",
             "options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)} -c statement_timeout=30000 "
             "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC "
             # Each statement reads few rows, so starting parallel workers or compiling would take longer than reading.

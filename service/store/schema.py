@@ -43,6 +43,7 @@ def _create_if_empty(url: str) -> str:
     try:
         with database_errors(), engines.writer.begin() as conn:
             if (current := _revision(conn)) is None:
+                _require_utf8(conn)
                 current = newest()
                 _create_tables(conn)
                 VERSION.create(conn)
@@ -50,6 +51,20 @@ def _create_if_empty(url: str) -> str:
             return current
     finally:
         engines.dispose()
+
+
+def _require_utf8(conn: Connection) -> None:
+    """Raises SettingsError if a PostgreSQL database cannot hold every text.
+
+    PostgreSQL creates such databases if the machine has no locale.
+    """
+    if conn.dialect.name == "postgresql":
+        encoding = conn.exec_driver_sql("SHOW server_encoding").scalar()
+        if encoding != "UTF8":
+            raise SettingsError(
+                f"the database has the encoding {encoding}, which cannot hold every name and log line: "
+                "create one with `CREATE DATABASE footplate TEMPLATE template0 ENCODING 'UTF8'`"
+            )
 
 
 def _create_tables(conn: Connection) -> None:

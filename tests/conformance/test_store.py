@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.event import listen
 
-from footplate.contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, PreconditionFailed
+from footplate.contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, PreconditionFailed, SettingsError
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import MOVES, JobState, Reason, StopMode
@@ -146,6 +146,17 @@ def test_pages_by_name_have_each_job_once_in_a_database_with_a_locale(postgres_s
             assert _listed(stage, 2, sort, states=(JobState.CANCELLED, JobState.QUEUED)) == whole_list
             assert sorted(whole_list) == sorted(made.values())
         db.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_new_database_with_another_encoding_than_utf8_is_refused(
+    encoding: str, postgres_server: PostgresServer
+) -> None:
+    options = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+    refused = pytest.raises(SettingsError, match=f"encoding {encoding}.*ENCODING 'UTF8'")
+    with postgres_server.database(template="template0", options=options) as url, refused:
+        migrate(url)
 
 
 def test_filters_narrow_the_list(stage: Stage) -> None:
