@@ -102,8 +102,6 @@ class FileStream(IterableDataset[Row]):
     """A stream of rows from files. Its position can be saved and restored by `state_dict` and `load_state_dict`."""
 
     def __init__(self, paths: Sequence[Path], reader: RowReader, offset: int = 0, limit: int | None = None) -> None:
-        if not paths:
-            raise DatasetError("a dataset of files has no file", hint='write "paths": ["data://…"]')
         self.paths, self.reader = list(paths), reader
         self.first, self.end = offset, None if limit is None else offset + limit
         self._file = self._begins = self._offset = self._row = 0

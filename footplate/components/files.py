@@ -29,7 +29,7 @@ Limit = Annotated[Annotated[int, Field(ge=1)] | None, "The largest number of row
 
 def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None, streaming: Streaming = False) -> Any:
     """Rows of JSON lines files: each line is an object."""
-    files = [Path(path) for path in paths]
+    files = _files(paths)
     if streaming:
         return FileStream(files, LineReader(json_row), offset, limit)
     return selected(JsonLines(files), offset, limit)
@@ -47,7 +47,7 @@ def csv(
     ] = False,
 ) -> Any:
     """Rows of CSV and TSV files. A column that holds only numbers has numbers as values."""
-    rows = selected(CsvRows([Path(path) for path in paths], delimiter, columns), offset, limit)
+    rows = selected(CsvRows(_files(paths), delimiter, columns), offset, limit)
     return _as_stream(rows) if streaming else rows
 
 
@@ -61,7 +61,7 @@ def text(
     streaming: Streaming = False,
 ) -> Any:
     """Rows of plain text in UTF-8."""
-    files = [Path(path) for path in paths]
+    files = _files(paths)
     if by == "file":
         rows = selected(TextFiles(files, column), offset, limit)
         return _as_stream(rows) if streaming else rows
@@ -80,8 +80,8 @@ def parquet(
     streaming: Streaming = False,
 ) -> Any:
     """Rows of Parquet files, converted once to a memory-mapped Arrow file, or read one by one."""
-    files = [Path(path) for path in paths]
-    if streaming and files:
+    files = _files(paths)
+    if streaming:
         return FileStream(files, ParquetReader(files, columns), offset, limit)
     return selected(parquet_rows(files, columns), offset, limit)
 
@@ -108,6 +108,12 @@ def dataset(
         )
     rows = selected(saved_rows(folder, split), offset, limit)
     return _as_stream(rows) if streaming else rows
+
+
+def _files(paths: list[str]) -> list[Path]:
+    if not paths:
+        raise DatasetError("a dataset of files has no file", hint='write "paths": ["data://…"]')
+    return [Path(path) for path in paths]
 
 
 def _as_stream(rows: Any) -> Any:

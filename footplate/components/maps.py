@@ -8,18 +8,18 @@ before training, because a block depends on all rows before it. Maps over stream
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from footplate.components.answer_tokens import AnswerTokens
 from footplate.components.chunking import Chunks
-from footplate.components.columns import Labels, dropped, kept, renamed
 from footplate.components.hf_processors import NEEDS_FAST, require_tokenizer
-from footplate.components.rows import Mapped, Row, is_stream, require_rows
+from footplate.components.rows import BadRow, Mapped, Row, column, is_stream, kind, require_rows, without
 from footplate.components.streams import ChunkedStream, MappedStream
 from footplate.components.tokenizing import Tokenize, TokenizeAnswers, TokenizeChat, TokenizeWords
-from footplate.contract.errors import NotBuildable
+from footplate.contract.errors import NotBuildable, did_you_mean
 
 Longest = Annotated[int | None, "The largest number of tokens; longer texts are cut. null uses the tokenizer's limit"]
 
@@ -132,17 +132,42 @@ def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new
         raise NotBuildable(
             f"rename: two columns would both be called {repeated_names[0]!r}", hint="give each column its own name"
         )
-    return mapped(rows, partial(renamed, dict(columns)))
+    return mapped(rows, partial(_renamed, dict(columns)))
+
+
+def _renamed(names: dict[str, str], rows: list[Row]) -> list[Row]:
+    _require_columns(tuple(names), rows)
+    for at, row in enumerate(rows):
+        for old, new in names.items():
+            if new in row and new not in names and new != old:
+                detail = f"column {old!r} cannot be renamed to {new!r}, because there is already a column {new!r}"
+                raise BadRow(at, detail, hint=f"remove column {new!r} with the map drop before the map rename")
+    return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def keep(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
     """Keeps these columns, and removes all others."""
-    return mapped(rows, partial(kept, tuple(columns)))
+    return mapped(rows, partial(_kept, tuple(columns)))
+
+
+def _kept(names: Sequence[str], rows: list[Row]) -> list[Row]:
+    _require_columns(names, rows)
+    return [{name: row[name] for name in names} for row in rows]
 
 
 def drop(rows: Any, /, *, columns: Annotated[list[str], "Names of columns"]) -> Any:
     """Removes these columns from every row."""
-    return mapped(rows, partial(dropped, tuple(columns)))
+    return mapped(rows, partial(_dropped, tuple(columns)))
+
+
+def _dropped(names: Sequence[str], rows: list[Row]) -> list[Row]:
+    _require_columns(names, rows)
+    return [without(row, names) for row in rows]
+
+
+def _require_columns(names: Sequence[str], rows: list[Row]) -> None:
+    for name in names:
+        column(rows, name)
 
 
 def labels(
@@ -166,7 +191,37 @@ def labels(
         )
     if names is not None:
         name_classes(config, names, numbers_of_model)
-    return mapped(rows, Labels(column, numbers))
+    return mapped(rows, _Numbered(column, numbers))
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """The change of the map `labels`, which replaces names of classes by their numbers."""
+
+    column: str
+    numbers: dict[str, int]
+
+    def __call__(self, rows: list[Row]) -> list[Row]:
+        values = column(rows, self.column)
+        return [
+            {**row, self.column: self._number(value, at)}
+            for at, (row, value) in enumerate(zip(rows, values, strict=True))
+        ]
+
+    def _number(self, value: Any, at: int) -> Any:
+        if isinstance(value, list):
+            return [self._number(name, at) for name in value]
+        # The name of a class may be a whole number, such as a rating from 1 to 5.
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str):
+            raise BadRow(at, f"column {self.column!r} holds {kind(value)}, but the name of a class is needed")
+        if value not in self.numbers:
+            names = ", ".join(list(self.numbers)[:20])
+            raise BadRow(
+                at, f"no class is named {value[:80]!r}. Known: {names}", hint=did_you_mean(value[:80], self.numbers)
+            )
+        return self.numbers[value]
 
 
 def name_classes(config: Any, names: list[str], existing: dict[str, int]) -> None:

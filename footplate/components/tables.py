@@ -46,8 +46,6 @@ def parquet_rows(paths: list[Path], columns: list[str] | None) -> TableRows:
 
     The Arrow file is deleted at once, and the system frees its space when no process has it mapped any more.
     """
-    if not paths:
-        raise DatasetError("a dataset of files has no file", hint='write "paths": ["data://…"]')
     import pyarrow
 
     files = [opened(path) for path in paths]
