@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import torch
 from torch import Tensor
 
 from footplate.components.hf_processors import require_pad_token, require_tokenizer
 from footplate.trainer import collators
-from footplate.trainer.collators.padding import rounded_up, unfit
+from footplate.trainer.collators.padding import filled, rounded_up, unfit
 from footplate.trainer.losses.labels import IGNORE
 
 LABELS = ("labels", "label")
@@ -111,27 +110,17 @@ class CausalBatches:
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         if "input_ids" not in samples[0] and (error := unfit(samples)):
             raise error
-        tokens = [torch.as_tensor(sample["input_ids"], dtype=torch.long) for sample in samples]
-        masks = [
-            torch.as_tensor(sample["attention_mask"]) if "attention_mask" in sample else torch.ones_like(row)
-            for sample, row in zip(samples, tokens, strict=True)
-        ]
+        tokens = [sample["input_ids"] for sample in samples]
+        masks = [sample.get("attention_mask", [1] * len(sample["input_ids"])) for sample in samples]
         width = rounded_up(max(len(row) for row in tokens), self.pad_to_multiple_of)
         if any(len(row) != width for row in tokens):
             require_pad_token(self.tokenizer, "causal-lm")
-        pad = self.tokenizer.pad_token_id or 0
-        mask = self._filled(masks, width, 0)
+        side = self.tokenizer.padding_side
+        mask = filled(masks, width, 0, side)
+        inputs = filled(tokens, width, self.tokenizer.pad_token_id or 0, side)
         name = next((label for label in LABELS if label in samples[0]), None)
-        filled = self._filled(tokens, width, pad)
         if name is None:
-            labels = filled.masked_fill(mask == 0, IGNORE)
+            labels = inputs.masked_fill(mask == 0, IGNORE)
         else:
-            labels = self._filled([torch.as_tensor(sample[name]) for sample in samples], width, IGNORE)
-        return {"input_ids": filled, "attention_mask": mask, "labels": labels}
-
-    def _filled(self, rows: Sequence[Tensor], width: int, value: int) -> Tensor:
-        result = torch.full((len(rows), width), value, dtype=torch.long)
-        for line, row in zip(result, rows, strict=True):
-            at = slice(0, len(row)) if self.tokenizer.padding_side == "right" else slice(width - len(row), width)
-            line[at] = row
-        return result
+            labels = filled([sample[name] for sample in samples], width, IGNORE, side)
+        return {"input_ids": inputs, "attention_mask": mask, "labels": labels}

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.reporting import describe_step
 from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.strategies.device_copy import tensors_in
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -127,19 +128,11 @@ class FindOverflow(TrainerCallback):
                 "an output": output,
             }
             for place, value in places.items():
-                for tensor in _floats(value):
-                    if not bool(torch.isfinite(tensor).all()):
+                for tensor in tensors_in(value):
+                    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                         raise FloatingPointError(
                             f"in step {state.global_step + 1}, {place} of {name} ({type(module).__name__}) is NaN or "
                             f"infinite: {tuple(tensor.shape)}, {tensor.dtype}"
                         )
 
         return look
-
-
-def _floats(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value] if value.is_floating_point() else []
-    if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in _floats(item)]
-    return [tensor for item in value for tensor in _floats(item)] if isinstance(value, (list, tuple)) else []

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from footplate.trainer.collators.padding import DataCollatorWithPadding
 from footplate.trainer.collators.stacking import default_data_collator
+from footplate.trainer.strategies.device_copy import tensors_in
 
 
 def choose_collator(processing_class: Any = None, *, first: str = "x") -> Callable[[Any], Any]:
@@ -49,18 +48,10 @@ def require_batch(batch: Any, collator: Any) -> Mapping[str, Any]:
     wrong_keys = [key for key in batch if not isinstance(key, str)]
     if wrong_keys:
         raise TypeError(f"the collator {name} returned the key {wrong_keys[0]!r}, but argument names must be strings")
-    if not any(_holds_a_tensor(value) for value in batch.values()):
+    if not tensors_in(batch):
         kinds = ", ".join(f"{key}: {_kind(value)}" for key, value in batch.items())
         raise TypeError(f"the collator {name} returned no tensor at all, only {kinds}: convert with torch.tensor")
     return batch
-
-
-def _holds_a_tensor(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_holds_a_tensor(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_holds_a_tensor(item) for item in value)
-    return isinstance(value, Tensor)
 
 
 def _kind(value: Any) -> str:

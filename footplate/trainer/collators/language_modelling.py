@@ -13,8 +13,7 @@ from torch import Tensor
 
 from footplate.trainer.collators.padding import pad, stack_or_pad
 from footplate.trainer.collators.stacking import DataCollatorMixin
-
-IGNORE = -100
+from footplate.trainer.losses.labels import IGNORE
 
 
 @dataclass
@@ -109,7 +108,9 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         chances = torch.full(labels.shape, float(self.mlm_probability or 0.0))
         special = self._special(labels, special_tokens_mask)
         if self.whole_word_mask:
-            words, starts = self._words(labels, special, offset_mapping)
+            spans = None if offset_mapping is None else torch.as_tensor(offset_mapping)
+            begins = ~self._continues(labels) if spans is None else _begins_apart(spans, special)
+            words, starts = _numbered(special, begins)
             hidden = torch.bernoulli(chances.masked_fill_(~starts, 0.0), generator=self.generator).bool()
             hidden = _all_of_a_word(words, hidden)
         else:
@@ -136,12 +137,6 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
             ]
         return torch.as_tensor(mask, dtype=torch.bool)
 
-    def _words(self, labels: Tensor, special: Tensor, offsets: Any) -> tuple[Tensor, Tensor]:
-        """Returns each token's word number, with -1 for special tokens, and which tokens start a word."""
-        if offsets is not None:
-            return _numbered(special, ~special & _begins_apart(torch.as_tensor(offsets), special))
-        return _numbered(special, ~special & ~self._continues(labels))
-
     @staticmethod
     def _calc_word_ids_and_prob_mask(offsets: Any, special_tokens_mask: Any) -> tuple[Any, Any]:
         """Returns each token's word number, with -1 for special tokens, and which tokens must not be drawn.
@@ -149,7 +144,7 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         Only the first token of a word may be drawn. The helper has Hugging Face's name and works on arrays.
         """
         special = torch.as_tensor(special_tokens_mask).bool()
-        words, starts = _numbered(special, ~special & _begins_apart(torch.as_tensor(offsets), special))
+        words, starts = _numbered(special, _begins_apart(torch.as_tensor(offsets), special))
         return words.numpy(), (~starts).numpy()
 
     @staticmethod
@@ -198,8 +193,9 @@ def _begins_apart(spans: Tensor, special: Tensor) -> Tensor:
     return (spans[:, :, 0] != previous_end) | after_special
 
 
-def _numbered(special: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the word number of each token, with -1 for special tokens, and the argument `starts` unchanged."""
+def _numbered(special: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the word number of each token, with -1 for special tokens, and which tokens start a word."""
+    starts = begins & ~special
     words = starts.long().cumsum(dim=1)
     words[special] = -1
     return words, starts

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from footplate.trainer.collators.language_modelling import IGNORE
 from footplate.trainer.collators.padding import stack_or_pad
 from footplate.trainer.collators.stacking import DataCollatorMixin
+from footplate.trainer.losses.labels import IGNORE
 
 
 @dataclass

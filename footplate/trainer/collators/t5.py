@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from footplate.trainer.collators.language_modelling import IGNORE, generator_here
+from footplate.trainer.collators.language_modelling import generator_here
 from footplate.trainer.collators.stacking import DataCollatorMixin
+from footplate.trainer.losses.labels import IGNORE
 
 
 def compute_input_and_target_lengths(
@@ -67,10 +69,15 @@ class DataCollatorForT5MLM(DataCollatorMixin):
             torch.as_tensor(example["input_ids"] if isinstance(example, Mapping) else example) for example in examples
         ]
         pairs = [self._corrupted(text.long()) for text in texts]
-        inputs = _joined([tokens for tokens, _ in pairs], self._pad)
-        labels = _joined([tokens for _, tokens in pairs], IGNORE)
-        self._require("input_length", self.input_length, inputs)
-        self._require("target_length", self.target_length, labels)
+        inputs = pad_sequence([tokens for tokens, _ in pairs], batch_first=True, padding_value=self._pad)
+        labels = pad_sequence([tokens for _, tokens in pairs], batch_first=True, padding_value=IGNORE)
+        for name, tensor in (("input_length", inputs), ("target_length", labels)):
+            required_length = getattr(self, name)
+            if required_length is not None and tensor.shape[1] != required_length:
+                raise ValueError(
+                    f"{name} is {required_length}, but this batch has length {tensor.shape[1]}: cut the texts to the "
+                    "length that compute_input_and_target_lengths returns"
+                )
         lengths = torch.tensor([len(tokens) for tokens, _ in pairs])
         batch = {
             "input_ids": inputs,
@@ -90,13 +97,6 @@ class DataCollatorForT5MLM(DataCollatorMixin):
     @property
     def _pad(self) -> int:
         return int(self.tokenizer.pad_token_id if self.pad_token_id is None else self.pad_token_id)
-
-    def _require(self, name: str, wanted: int | None, tensor: Tensor) -> None:
-        if wanted is not None and tensor.shape[1] != wanted:
-            raise ValueError(
-                f"{name} is {wanted}, but this batch has length {tensor.shape[1]}: cut the texts to the length that "
-                "compute_input_and_target_lengths returns"
-            )
 
     def _corrupted(self, text: Tensor) -> tuple[Tensor, Tensor]:
         eos = self.tokenizer.eos_token_id
@@ -144,7 +144,3 @@ class DataCollatorForT5MLM(DataCollatorMixin):
                 "noise_density"
             )
         return int(token_id)
-
-
-def _joined(rows: list[Tensor], fill: int) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)

@@ -26,13 +26,21 @@ class StreamCopy:
         now = torch.cuda.current_stream(self.device)
         now.wait_stream(self.stream)
         # Keeps the copy stream from reusing the tensors' memory before this stream has read them.
-        map_tensors(copied, lambda tensor: tensor.record_stream(now))
+        for tensor in tensors_in(copied):
+            tensor.record_stream(now)
         return copied
 
 
 def moved(value: Any, device: torch.device) -> Any:
     """Returns the value with its tensors on the device, inside dicts, lists and tuples of any depth."""
     return map_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Returns the tensors inside dicts, lists and tuples of any depth."""
+    tensors: list[Tensor] = []
+    map_tensors(value, tensors.append)
+    return tensors
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:

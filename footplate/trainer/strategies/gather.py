@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from footplate.trainer.strategies.device_copy import map_tensors
+from footplate.trainer.strategies.device_copy import map_tensors, tensors_in
 from footplate.trainer.strategies.peers import OneProcess
 
 
@@ -22,8 +22,7 @@ def gather_values(value: Any, peers: OneProcess, *, counts: bool, objects: bool)
     if objects:
         values = peers.all_gather((counts, map_tensors(value, lambda leaf: leaf.cpu())))
         return [value for is_counted, value in values if is_counted]
-    leaves: list[Tensor] = []
-    map_tensors(value, leaves.append)
+    leaves = tensors_in(value)
     layouts = peers.all_gather((counts, [tuple(leaf.shape) for leaf in leaves]))
     columns = [gather_tensor(leaf, [shapes[at] for _, shapes in layouts], peers) for at, leaf in enumerate(leaves)]
     result = []

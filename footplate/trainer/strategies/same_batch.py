@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from footplate.contract.errors import DatasetError
-from footplate.trainer.strategies.device_copy import map_tensors
+from footplate.trainer.strategies.device_copy import tensors_in
 from footplate.trainer.strategies.peers import OneProcess
 
 
@@ -33,10 +32,7 @@ def require_same_batch(batches: Iterator[Any], peers: OneProcess, size: int) -> 
 
 def _digest(batch: Any) -> str:
     digest = hashlib.sha256()
-
-    def note(leaf: Tensor) -> None:
-        digest.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
-        digest.update(leaf.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-
-    map_tensors(batch, note)
+    for tensor in tensors_in(batch):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
