@@ -211,11 +211,10 @@ def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
         if not any(have):
             return
         if is_first and not all(have):
-            last = _copied_from(batch, have.index(True), peers)
+            # Processes without any batch make padding from the batch of the first process that has one.
+            source = have.index(True)
+            last = peers.all_gather(map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None)[
+                source
+            ]
         is_first, last = False, last if batch is _NONE else batch
         yield PaddingBatch(last) if batch is _NONE else batch
-
-
-def _copied_from(batch: Any, source: int, peers: OneProcess) -> Any:
-    """Returns the batch of the process `source`, for processes that have no batch to make padding from."""
-    return peers.all_gather(map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None)[source]

@@ -36,13 +36,15 @@ class Fsdp(Sharded):
         self._place(model)
         if self.settings.activation_checkpointing:
             checkpoint_activations(model)
-        mesh = self._shard_over(model)
+        mesh, precision = self._shard_over(model), MixedPrecisionPolicy()
+        if self.precision != "no":  # gradients are summed in single precision
+            precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for module in [*self.settings.units(model), model]:
             fully_shard(
                 module,
                 mesh=mesh,
                 reshard_after_forward=self.settings.reshard == "full_shard",
-                mp_policy=self._precision(),
+                mp_policy=precision,
                 offload_policy=CPUOffloadPolicy() if self.settings.cpu_offload else OffloadPolicy(),
             )
         if callable(getattr(model, "generate", None)):
@@ -55,12 +57,6 @@ class Fsdp(Sharded):
         if self._whole_mesh is None:
             self._whole_mesh = init_device_mesh(self.device.type, (self.peers.world,))
         return self._whole_mesh
-
-    def _precision(self) -> MixedPrecisionPolicy:
-        """Returns the mixed precision: bf16 for gathering and computing, single precision for summing gradients."""
-        if self.precision == "no":
-            return MixedPrecisionPolicy()
-        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
     def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
         if isinstance(model, FSDPModule):

@@ -70,16 +70,21 @@ class Fsdp1(Sharded):
             checkpoint_activations(model)
         parameters = list(model.parameters())
         shapes = [parameter.shape for parameter in parameters]
-        units = {id(unit) for unit in self.settings.units(model)}
+        settings = self.settings
+        units, prefetch = {id(unit) for unit in settings.units(model)}, settings.backward_prefetch
+        # Gradients are summed in single precision.
+        half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         whole = FullyShardedDataParallel(
             model,
-            sharding_strategy=ShardingStrategy[self.settings.reshard.upper()],
+            sharding_strategy=ShardingStrategy[settings.reshard.upper()],
             auto_wrap_policy=CustomPolicy(lambda module: id(module) in units),
-            mixed_precision=self._precision(),
+            mixed_precision=None if self.precision == "no" else half,
             # Accelerate's CPU device is cpu:0, which FSDP would find unequal to the device of tensors on the CPU.
             device_id=self.device if self.device.type == "cuda" else torch.device("cpu"),
             use_orig_params=True,
-            **self._prefetches(),
+            backward_prefetch=None if prefetch == "NO_PREFETCH" else BackwardPrefetch[prefetch],
+            forward_prefetch=settings.forward_prefetch,
+            limit_all_gathers=settings.limit_all_gathers,
         )
         counts = self.peers.all_gather([parameter.numel() for parameter in parameters])
         for parameter, shape, *rank_counts in zip(parameters, shapes, *counts, strict=True):
@@ -89,21 +94,6 @@ class Fsdp1(Sharded):
             vars(model)["generate"] = _with_its_own_parameters(whole, generate)
         self._wrapped[model] = whole
         return whole
-
-    def _prefetches(self) -> dict[str, Any]:
-        settings = self.settings
-        prefetch = settings.backward_prefetch
-        return {
-            "backward_prefetch": None if prefetch == "NO_PREFETCH" else BackwardPrefetch[prefetch],
-            "forward_prefetch": settings.forward_prefetch,
-            "limit_all_gathers": settings.limit_all_gathers,
-        }
-
-    def _precision(self) -> MixedPrecision | None:
-        """Returns the mixed precision: bf16 for gathering and computing, single precision for summing gradients."""
-        if self.precision == "no":
-            return None
-        return MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
     def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
         self._holding.close()

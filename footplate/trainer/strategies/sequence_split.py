@@ -43,11 +43,19 @@ class SequenceShard:
 
 def cut(batch: Any, rank: int, size: int) -> SequenceShard:
     """Returns this rank's shard of a batch, padded on the right if needed. Causal attention never sees the padding."""
-    labels = _labels_ahead(_of_tokens(batch))
-    tokens = batch["input_ids"]
+    _require_tokens(batch)
+    tokens, labels = batch["input_ids"], batch.get("shift_labels")
+    if labels is None:
+        labels = functional.pad(batch["labels"], (0, 1), value=IGNORE)[:, 1:]
     rows, length = tokens.shape
     _refuse_holes(batch, labels)
-    _refuse_other_positions(batch, length)
+    position_ids = batch.get("position_ids")
+    if position_ids is not None and not bool(position_ids.eq(torch.arange(length, device=position_ids.device)).all()):
+        raise NotAvailableYet(
+            "the batch has position_ids that do not count up from 0, as for several samples packed in one row, and "
+            "cp_size splits rows of one sequence each",
+            hint="leave position_ids out, and pad samples instead of packing them",
+        )
     piece_length = math.ceil(length / (2 * size))
     padding = piece_length * 2 * size - length
     positions = own_positions(rank, size, piece_length).to(tokens.device)
@@ -71,7 +79,7 @@ def own_pieces(rank: int, size: int) -> tuple[int, int]:
     return rank, 2 * size - 1 - rank
 
 
-def _of_tokens(batch: Any) -> Mapping[str, Any]:
+def _require_tokens(batch: Any) -> None:
     if not isinstance(batch, Mapping) or "input_ids" not in batch or not {"labels", "shift_labels"} & set(batch):
         keys = (
             f"a batch with {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else f"a {type(batch).__name__}"
@@ -83,12 +91,6 @@ def _of_tokens(batch: Any) -> Mapping[str, Any]:
             f"the batch has {', '.join(unknown_keys)}, which cp_size cannot split",
             hint=f"leave {', '.join(unknown_keys)} out in the collator: cp_size can split {', '.join(sorted(_KNOWN))}",
         )
-    return batch
-
-
-def _labels_ahead(batch: Mapping[str, Any]) -> Tensor:
-    labels = batch.get("shift_labels")
-    return functional.pad(batch["labels"], (0, 1), value=IGNORE)[:, 1:] if labels is None else labels
 
 
 def _refuse_holes(batch: Mapping[str, Any], labels: Tensor) -> None:
@@ -105,16 +107,4 @@ def _refuse_holes(batch: Mapping[str, Any], labels: Tensor) -> None:
         raise ValueError(
             f"some labels are not {IGNORE} where attention_mask marks padding, but with cp_size the outputs at padding "
             f"differ from those of one process: set these labels to {IGNORE}"
-        )
-
-
-def _refuse_other_positions(batch: Mapping[str, Any], length: int) -> None:
-    position_ids = batch.get("position_ids")
-    if position_ids is not None and not torch.equal(
-        position_ids, torch.arange(length, device=position_ids.device).expand_as(position_ids)
-    ):
-        raise NotAvailableYet(
-            "the batch has position_ids that do not count up from 0, as for several samples packed in one row, and "
-            "cp_size splits rows of one sequence each",
-            hint="leave position_ids out, and pad samples instead of packing them",
         )

@@ -74,7 +74,9 @@ class Sharded(Ddp):
         return self.fp32_outputs.replace_conversion(placed)
 
     def _share_first_weights(self, model: nn.Module) -> None:
-        if len(set(self.peers.all_gather(_fingerprint(model)))) > 1:
+        with torch.no_grad():
+            sums = tuple(float(tensor.double().sum()) for tensor in model.state_dict().values() if tensor.numel())
+        if len(set(self.peers.all_gather(sums))) > 1:
             for tensor in model.state_dict().values():
                 dist.broadcast(tensor, src=0, group=self.peers.group_of(tensor))
 
@@ -169,8 +171,3 @@ def as_piece(whole: Any, like: Tensor) -> Any:
         return whole
     whole = whole.to(like.device)
     return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
-
-
-def _fingerprint(model: nn.Module) -> tuple[float, ...]:
-    with torch.no_grad():
-        return tuple(float(tensor.double().sum()) for tensor in model.state_dict().values() if tensor.numel())

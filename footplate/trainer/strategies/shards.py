@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +90,9 @@ def _load(state: dict[str, Any], folder: Path) -> None:
         raise CheckpointCorrupt(f"{folder.parent.name}: {folder.name} cannot be read ({error})") from error
 
 
-class _quiet(warnings.catch_warnings):
+@contextmanager
+def _quiet() -> Iterator[None]:
     """Hides torch's warnings, for example the one about a checkpoint of a single process."""
-
-    def __enter__(self) -> Any:
-        entered = super().__enter__()
-        warnings.simplefilter("ignore")
-        logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
-        return entered
+    logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
+    with warnings.catch_warnings(action="ignore"):
+        yield

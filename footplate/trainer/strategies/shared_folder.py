@@ -174,9 +174,12 @@ Transfer = Callable[[Tensor], None]
 def _send(path: Path, file: Listed, transfer: Transfer) -> OSError | None:
     problem = None
     for at, chunk in _chunks(file):
+        data: Any = chunk.numpy()
         try:
             if problem is None:
-                _read(path, at, chunk)
+                with path.open("rb") as opened:
+                    opened.seek(at)
+                    opened.readinto(data)
         except OSError as error:
             problem = error
         transfer(chunk)
@@ -202,13 +205,6 @@ def _chunks(file: Listed) -> Iterator[tuple[int, Tensor]]:
     box = torch.zeros(max(1, min(CHUNK_BYTES, file.bytes)), dtype=torch.uint8)
     for at in range(0, max(1, file.bytes), CHUNK_BYTES):
         yield at, box[: max(1, file.bytes - at)]
-
-
-def _read(path: Path, at: int, chunk: Tensor) -> None:
-    data: Any = chunk.numpy()
-    with path.open("rb") as file:
-        file.seek(at)
-        file.readinto(data)
 
 
 def _write(path: Path, at: int, chunk: Tensor, file: Listed) -> None:

@@ -30,7 +30,7 @@ from footplate.trainer.collators import default_data_collator
 from footplate.trainer.named import NamedOptimizer
 from footplate.trainer.placed_models import set_model
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
-from footplate.trainer.steps import trial_forward
+from footplate.trainer.steps import context_parallel_step
 from footplate.trainer.testing import Events, StopAt
 from footplate.trainer.trainer import Trainer, set_seed
 
@@ -489,7 +489,7 @@ def tried_in_pieces(folder: Path, *, how: str, **values: Any) -> dict[str, Any]:
 
 def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any]:
     """Trains with a wrong attention, in which each process uses only its own part of a sample."""
-    real, rehearse = dist.all_gather, trial_forward.require_same_in_pieces
+    real, rehearse = dist.all_gather, context_parallel_step.require_same_in_pieces
 
     def gather(found: Any, own: Any, group: Any = None) -> None:
         for item in found:
@@ -497,11 +497,11 @@ def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any
 
     dist.all_gather = gather
     if not rehearses:
-        trial_forward.require_same_in_pieces = lambda *args: None
+        context_parallel_step.require_same_in_pieces = lambda *args: None
     try:
         return trained(folder, name="apart", text=True, ignore=1, **values)
     finally:
-        dist.all_gather, trial_forward.require_same_in_pieces = real, rehearse
+        dist.all_gather, context_parallel_step.require_same_in_pieces = real, rehearse
 
 
 def counted_tokens(folder: Path, **values: Any) -> dict[str, Any]:
