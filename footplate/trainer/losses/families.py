@@ -66,15 +66,14 @@ def _each_sample(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
 
 def _answers(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
     """Returns the mean of the losses of an answer's start and end. Answers outside of the text are ignored."""
-    start, end = (_borders(outputs, inputs, side) for side in ("start", "end"))
+    losses = []
+    for side in ("start", "end"):
+        logits, positions = _output(outputs, f"{side}_logits"), inputs[f"{side}_positions"]
+        outside = logits.size(1)
+        flat = positions.squeeze(-1) if positions.dim() > 1 else positions
+        losses.append(cross_entropy_sum(logits, flat.clamp(0, outside), outside))
+    start, end = losses
     return Loss((start.total + end.total) / 2, (start.count + end.count) / 2)
-
-
-def _borders(outputs: Any, inputs: Mapping[str, Any], side: str) -> Loss:
-    logits, positions = _output(outputs, f"{side}_logits"), inputs[f"{side}_positions"]
-    outside = logits.size(1)
-    flat = positions.squeeze(-1) if positions.dim() > 1 else positions
-    return cross_entropy_sum(logits, flat.clamp(0, outside), outside)
 
 
 def _each_pixel(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
@@ -84,19 +83,16 @@ def _each_pixel(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
     return cross_entropy_sum(logits.float(), labels.long(), int(getattr(config, "semantic_loss_ignore_index", 255)))
 
 
-def _objects(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    return _detection("ForObjectDetectionLoss", outputs, inputs, config, "pred_boxes")
+def _detection(name: str, *predictions: str) -> Callable[[Any, Mapping[str, Any], Any], Loss]:
+    """Returns a loss of transformers over the model's outputs `predictions`."""
 
+    def loss(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
+        logits, boxes_and_masks = logits_of(outputs), [_output(outputs, prediction) for prediction in predictions]
+        settings = copy.copy(config)
+        settings.auxiliary_loss = False  # needs every decoder layer's outputs, which only the model has
+        return Loss(_of_transformers(name)(logits, inputs["labels"], logits.device, *boxes_and_masks, settings)[0], 1)
 
-def _segments(outputs: Any, inputs: Mapping[str, Any], config: Any) -> Loss:
-    return _detection("ForSegmentationLoss", outputs, inputs, config, "pred_boxes", "pred_masks")
-
-
-def _detection(name: str, outputs: Any, inputs: Mapping[str, Any], config: Any, *predicted: str) -> Loss:
-    logits, boxes_and_masks = logits_of(outputs), [_output(outputs, prediction) for prediction in predicted]
-    settings = copy.copy(config)
-    settings.auxiliary_loss = False  # needs every decoder layer's outputs, which only the model has
-    return Loss(_of_transformers(name)(logits, inputs["labels"], logits.device, *boxes_and_masks, settings)[0], 1)
+    return loss
 
 
 @functools.cache
@@ -129,8 +125,8 @@ _FAMILIES = (
     Family("ForVideoClassification", _each_sample),
     Family("ForAudioClassification", _each_sample),
     Family("ForSemanticSegmentation", _each_pixel),
-    Family("ForObjectDetection", _objects, sums=False),
-    Family("ForSegmentation", _segments, sums=False),
+    Family("ForObjectDetection", _detection("ForObjectDetectionLoss", "pred_boxes"), sums=False),
+    Family("ForSegmentation", _detection("ForSegmentationLoss", "pred_boxes", "pred_masks"), sums=False),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}
 """The losses by the text in a class name that selects them."""

@@ -96,7 +96,8 @@ def explain(
     for batch in batches:
         if (misfit := _unfit_tokens(batch.get("input_ids"), model)) is not None:
             return misfit
-    classes = classes_of(model) or _outputs_of_the_last_layer(model)
+    widths = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
+    classes = classes_of(model) or (widths[-1] if widths else None)
     if classes is None:
         return None
     for batch in batches:
@@ -126,8 +127,3 @@ def _unfit_tokens(tokens: Any, model: nn.Module) -> DatasetError | None:
     value, at = outside
     text = f"input_ids has {value} at place {list(at)}, and the model has an embedding for {vectors} tokens"
     return DatasetError(text, hint="use the tokenizer that belongs to the model, or give the model a larger vocab_size")
-
-
-def _outputs_of_the_last_layer(model: nn.Module) -> int | None:
-    widths = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
-    return widths[-1] if widths else None

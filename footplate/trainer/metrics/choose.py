@@ -10,8 +10,7 @@ from typing import Any, get_args
 import torch
 
 from footplate.contract.errors import UnknownComponent
-from footplate.trainer.metrics.counting import Accuracy, Average, Counted, Error, Matthews, Perplexity
-from footplate.trainer.metrics.ranking import Auroc
+from footplate.trainer.metrics.counting import Accuracy, Auroc, Average, Counted, Error, Matthews, Perplexity
 from footplate.trainer.metrics.sums import BatchMetric
 from footplate.trainer.metrics.text import TEXTS, TextMetric
 from footplate.trainer.metrics.third_party import PREFIX, AddBatch, TorchMetric

@@ -1,10 +1,10 @@
-"""Metrics that are computed from sums over batches: accuracy, precision, recall, f1, mcc, errors and perplexity."""
+"""Metrics that are computed from sums over batches: accuracy, precision, recall, f1, mcc, errors, perplexity, auroc."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from footplate.trainer.losses.labels import IGNORE
 from footplate.trainer.metrics.sums import Sums, ratio
 
 Average = Literal["macro", "micro", "weighted", "binary"]
+_BYTES = 64 * 2**20
+"""The largest size of the buckets in which Auroc counts scores."""
+_FINEST = 18
+"""The largest number of leading bits of a score by which Auroc distinguishes scores."""
 
 
 class Accuracy(Sums):
@@ -56,10 +60,10 @@ class _PerClass(Sums):
         actual = labels.masked_fill(is_ignored, classes).flatten()
         predicted = logits.argmax(-1).masked_fill(is_ignored, classes).flatten()
         hits = torch.where(predicted.eq(actual), actual, classes)
-        classes_by_count = {"hits": hits, "named": predicted, "true": actual}
-        self.add(
-            **{name: _occurrences(occurring, classes + 1)[:classes] for name, occurring in classes_by_count.items()}
-        )
+        for name, occurring in (("hits", hits), ("named", predicted), ("true", actual)):
+            # torch.bincount would wait for the device.
+            counts = torch.zeros(classes + 1, dtype=torch.long, device=occurring.device)
+            self.add(**{name: counts.scatter_add_(0, occurring, torch.ones_like(occurring))[:classes]})
 
 
 class Counted(_PerClass):
@@ -139,6 +143,66 @@ class Perplexity(Sums):
         return math.inf if mean >= 700 else math.exp(mean)
 
 
+class Auroc(Sums):
+    """The probability that a positive sample has a higher score than a negative one. Ties count half.
+
+    The result is the mean over classes that have positive and negative samples. Scores are counted in buckets, so that
+    memory does not grow with the samples. A bucket is the leading 18 bits of a score as a float. Scores of any
+    magnitude are distinguished if they differ by more than a 512th. With very many classes the buckets are coarser, so
+    that all of them stay below 64 MiB.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("auroc")
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        scores, positive, counts = _binary_scores(self.name, logits.float(), labels)
+        classes = scores.shape[1]
+        bits = min(_FINEST, int(math.log2(_BYTES / 16 / classes)))
+        at = _bucket(scores, bits) + (torch.arange(classes, device=scores.device) << bits)
+        for name, selected in (("positive", positive & counts), ("negative", ~positive & counts)):
+            zeros = torch.zeros(classes << bits, dtype=torch.long, device=scores.device)
+            self.add(**{name: zeros.scatter_add_(0, at.flatten(), selected.long().flatten()).view(classes, -1)})
+
+    def value(self) -> float:
+        positive, negative = self.sums["positive"].double(), self.sums["negative"].double()
+        negatives_below = negative.cumsum(1) - negative
+        pairs = positive.sum(1) * negative.sum(1)
+        ordered = (positive * (negatives_below + negative / 2)).sum(1)
+        has_pairs = pairs > 0
+        return float((ordered[has_pairs] / pairs[has_pairs]).mean()) if bool(has_pairs.any()) else math.nan
+
+
+def _binary_scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Any]:
+    """Returns scores, positive labels and the mask of labels to use, each of shape (samples, classes).
+
+    Two classes become one, whose score is the difference of both logits.
+    """
+    if several_labels(metric, logits, labels):
+        scores, positive = logits.reshape(-1, logits.shape[-1]), labels.bool().reshape(-1, logits.shape[-1])
+        return scores, positive, torch.ones_like(positive)
+    labels = labels.reshape(-1, 1)
+    counts = labels.ne(IGNORE)
+    logits = logits.reshape(len(labels), -1)
+    classes = logits.shape[1]
+    if classes == 1:
+        return logits, labels.eq(1), counts
+    if classes == 2:
+        return logits[:, 1:] - logits[:, :1], labels.eq(1), counts
+    # Log odds of each class against all others keep their order where probabilities round to 1.
+    chance = logits.log_softmax(-1)
+    scores = chance - torch.log1p(-chance.exp().clamp(max=1 - 1e-7))
+    return scores, labels.eq(torch.arange(classes, device=labels.device)), counts.expand_as(scores)
+
+
+def _bucket(scores: Tensor, bits: int) -> Tensor:
+    """Returns the number of each score's bucket: the leading bits of the float, changed so that the order is kept."""
+    # Adding zero turns negative zero into positive zero.
+    whole = (scores.contiguous() + 0.0).view(torch.int32).long()
+    ordered = torch.where(whole < 0, -(whole & 0x7FFFFFFF), whole) + 0x80000000
+    return ordered >> (32 - bits)
+
+
 def require_classes(metric: str, labels: Tensor) -> None:
     if labels.is_floating_point():
         raise ValueError(f"{metric} counts classes, and these labels are not whole numbers: use mse, mae or rmse")
@@ -152,11 +216,6 @@ def several_labels(metric: str, logits: Tensor, labels: Tensor) -> bool:
     if not bool(((labels == 0) | (labels == 1)).all()):
         require_classes(metric, labels)
     return True
-
-
-def _occurrences(values: Tensor, classes: int) -> Tensor:
-    """Returns how often each number from 0 to `classes` - 1 occurs. torch.bincount would wait for the device."""
-    return torch.zeros(classes, dtype=torch.long, device=values.device).scatter_add_(0, values, torch.ones_like(values))
 
 
 def _mean(total: Tensor, count: Tensor) -> float:

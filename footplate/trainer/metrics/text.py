@@ -22,7 +22,12 @@ class TextMetric:
         if not callable(getattr(processor, "batch_decode", None)):
             raise ValueError(f"{name} compares texts: pass a processing_class that decodes tokens, such as a tokenizer")
         self.name, self._processor = name, processor
-        self._metric = _text_metric(name)
+        try:
+            kind: Callable[..., Any] = getattr(import_module("torchmetrics.text"), TEXTS[name])
+        except ImportError as error:
+            raise ImportError(f"{name} needs the extra metrics: pip install 'footplate[metrics]'") from error
+        sentences = ("rougeLsum",) if find_spec("nltk") else ()
+        self._metric = kind(**({"rouge_keys": ("rouge1", "rouge2", "rougeL", *sentences)} if name == "rouge" else {}))
         # Each process already has the outputs of all processes, so torchmetrics must not add them up once more.
         self._metric.sync_on_compute = False
 
@@ -50,14 +55,3 @@ class TextMetric:
         return {
             key.removesuffix("_fmeasure"): float(value) for key, value in result.items() if key.endswith("_fmeasure")
         }
-
-
-def _text_metric(name: str) -> Any:
-    try:
-        kind: Callable[..., Any] = getattr(import_module("torchmetrics.text"), TEXTS[name])
-    except ImportError as error:
-        raise ImportError(f"{name} needs the extra metrics: pip install 'footplate[metrics]'") from error
-    if name != "rouge":
-        return kind()
-    sentences = ("rougeLsum",) if find_spec("nltk") else ()
-    return kind(rouge_keys=("rouge1", "rouge2", "rougeL", *sentences))
