@@ -76,8 +76,10 @@ class HfArgumentParser(ArgumentParser):
         for field in dataclasses.fields(kind):
             if field.init:
                 _add_option(group, field, hints[field.name], _help(kind, field))
-        for older in _further_names(kind):
-            _add_further_option(group, older)
+        # Hidden options without a default, so that an option that is not given has no effect.
+        hidden: dict[str, Any] = {"nargs": "?", "const": True, "type": _loose, "default": SUPPRESS, "help": SUPPRESS}
+        for name in _further_names(kind):
+            group.add_argument(f"--{name}", f"--{name.replace('_', '-')}", dest=name, **hidden)
 
     def parse_args_into_dataclasses(
         self,
@@ -98,8 +100,10 @@ class HfArgumentParser(ArgumentParser):
         elif look_for_args_file and sys.argv:
             files.append(Path(sys.argv[0]).with_suffix(".args"))
         if args_file_flag:
-            named, args = _files_named_by(args_file_flag, args)
-            files += named
+            finder = ArgumentParser(add_help=False)
+            finder.add_argument(args_file_flag, type=Path, action="append", dest="files", default=files)
+            parsed, args = finder.parse_known_args(args)
+            files = parsed.files
         from_files = [word for file in files if file.exists() for word in file.read_text().split()]
         namespace, unused = self.parse_known_args(from_files + (sys.argv[1:] if args is None else list(args)))
         objects = [_made_of(kind, namespace) for kind in self.dataclass_types]
@@ -140,13 +144,6 @@ class HfArgumentParser(ArgumentParser):
         return self.parse_dict(yaml.safe_load(Path(yaml_file).read_text(encoding="utf-8")), allow_extra_keys)
 
 
-def _files_named_by(flag: str, args: list[str] | None) -> tuple[list[Path], list[str]]:
-    finder = ArgumentParser(add_help=False)
-    finder.add_argument(flag, type=Path, action="append", dest="files")
-    parsed, rest = finder.parse_known_args(args)
-    return parsed.files or [], rest
-
-
 def _made_of(kind: Any, namespace: Any) -> Any:
     """Makes the dataclass from the parsed options. Values equal to their default are left out.
 
@@ -154,15 +151,11 @@ def _made_of(kind: Any, namespace: Any) -> Any:
     """
     values = vars(namespace)
     options = {name: values.pop(name) for name in (*_fields(kind), *_further_names(kind)) if name in values}
-    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    return kind(**{name: value for name, value in options.items() if not _is_same(value, defaults.get(name, _NONE))})
-
-
-_NONE = object()
-
-
-def _is_same(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and bool(value == default)
+    for field in dataclasses.fields(kind):
+        value = options.get(field.name)
+        if type(value) is type(field.default) and value == field.default:
+            options.pop(field.name, None)
+    return kind(**options)
 
 
 def _fields(kind: Any) -> list[str]:
@@ -174,12 +167,6 @@ def _further_names(kind: Any) -> list[str]:
     if not issubclass(kind, contract_arguments.TrainingArguments):
         return []
     return [name for name in (*LEGACY, *contract_arguments.NOT_YET) if name not in _fields(kind)]
-
-
-def _add_further_option(group: ArgumentParser | _ArgumentGroup, name: str) -> None:
-    """Adds a hidden option without a default, so that an option that is not given has no effect."""
-    options: dict[str, Any] = {"dest": name, "nargs": "?", "const": True, "type": _loose, "default": SUPPRESS}
-    group.add_argument(f"--{name}", f"--{name.replace('_', '-')}", **options, help=SUPPRESS)
 
 
 def _loose(text: str) -> Any:

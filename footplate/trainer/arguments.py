@@ -120,9 +120,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
         """Runs the `with` block in the main process first. The others then find its results, for example in a cache."""
-        from accelerate.state import PartialState
-
-        state = PartialState(cpu=self.device.type == "cpu")
+        state = self.distributed_state
         with state.local_main_process_first() if local else state.main_process_first():
             yield
 

@@ -82,7 +82,10 @@ def commit(parent: Path, step: int, write: Callable[[Path], None], stamp: dict[s
 
 def seal(folder: Path, step: int, stamp: dict[str, Any]) -> Checkpoint:
     """Flushes a finished checkpoint folder to the disk, and writes the manifest with the sha256 of every file."""
-    _open_to_readers(folder)
+    # safetensors writes files that only their owner may read, so another user could not continue from the checkpoint.
+    # Each file gets the read rights of the folder, which follow the umask.
+    for path in _files(folder):
+        path.chmod(path.stat().st_mode | (folder.stat().st_mode & 0o444))
     files = {str(path.relative_to(folder)): _synced(path) for path in _files(folder)}
     manifest = {"format": 1, "step": step, "stamp": stamp, "versions": _versions(), "files": files}
     text = json.dumps(manifest, indent=2, sort_keys=True).encode() + b"\n"
@@ -93,16 +96,6 @@ def seal(folder: Path, step: int, stamp: dict[str, Any]) -> Checkpoint:
         _sync_directory(directory)
     size = sum(file["bytes"] for file in files.values()) + len(text)
     return Checkpoint(folder, step, size, hashlib.sha256(text).hexdigest())
-
-
-def _open_to_readers(folder: Path) -> None:
-    """Gives every file the read rights of the folder, which follow the umask.
-
-    safetensors writes files that only their owner may read, so another user could not continue from the checkpoint.
-    """
-    readable = folder.stat().st_mode & 0o444
-    for path in _files(folder):
-        path.chmod(path.stat().st_mode | readable)
 
 
 def _move_into_place(scratch: Path, final: Path) -> None:

@@ -14,7 +14,7 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.losses.loss import DICT, items
 from footplate.trainer.own_generators import OwnGenerators
 from footplate.trainer.samplers import ALL_DATA, Batches, DataShard, EpochSampler, SeededBatch
-from footplate.trainer.seeds import host_fingerprint, host_rng, set_host_rng, set_seed
+from footplate.trainer.seeds import data_seed, host_fingerprint, host_rng, set_host_rng, set_seed
 from footplate.trainer.strategies.peers import PaddingBatch
 from footplate.trainer.stream import Stream, StreamShard, has_position
 
@@ -72,7 +72,7 @@ def make_loader(
         if shard.world > 1:
             dataset = StreamShard(dataset, shard, batch_size)
         return DataLoader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
-    seed = args.seed if args.data_seed is None else args.data_seed
+    seed = data_seed(args)
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(dataset):
         # As Accelerate does, replace the sampler by one whose order is a function of the epoch.
         sampler = EpochSampler(dataset, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import repeat
+from itertools import chain, pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -49,7 +49,10 @@ def run(
     trainer.callback_handler.eval_dataloader = loader
     _to_evaluation(trainer, model)
     with evaluating_in(model, _weights_precision(trainer)), in_place(trainer.callback_handler.callbacks):
-        for batch, is_last in _marked(strategy.batches(_opened(trainer, loader)), by_batch):
+        plain_loader = strategy.plain_loader(loader)
+        if is_ours(plain_loader):
+            draw_and_discard()
+        for batch, is_last in _marked(strategy.batches(opened(plain_loader)), by_batch):
             results.add(batch, step(batch), is_last)
     return results.output(prefix)
 
@@ -87,7 +90,8 @@ class _Results:
         self.trainer, self.keeps, self.by_batch = trainer, keeps, by_batch
         sampler = getattr(loader, "batch_sampler", None)
         self.sampler = sampler if isinstance(sampler, Batches) and sampler.can_start_within else None
-        self.batches_read, self.rows, self.entries_per_row = 0, _rows_of_a_batch(trainer, loader), 1
+        size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or args.eval_batch_size
+        self.batches_read, self.rows, self.entries_per_row = 0, size, 1
         self.metrics = (
             []
             if loss_only
@@ -210,11 +214,6 @@ class _Results:
         return values | exact
 
 
-def _rows_of_a_batch(trainer: Trainer, loader: Any) -> int:
-    sampler = getattr(loader, "batch_sampler", None)
-    return getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or trainer.args.eval_batch_size
-
-
 def _named(metrics: Any) -> Mapping[str, Any]:
     if isinstance(metrics, Mapping):
         return metrics
@@ -230,27 +229,12 @@ def _weights_precision(trainer: Trainer) -> Precision:
     return "no" if trainer.is_in_train else "bf16" if args.bf16_full_eval else "fp16" if args.fp16_full_eval else "no"
 
 
-def _opened(trainer: Trainer, loader: Any) -> Iterator[Any]:
-    batches = trainer._footplate.strategy.plain_loader(loader)
-    if is_ours(batches):
-        draw_and_discard()
-    return opened(batches)
-
-
 def _marked(batches: Iterator[Any], finds_last: bool) -> Iterator[tuple[Any, bool]]:
     """Yields each batch with True if it is the last one. To know that, one batch is read ahead."""
     if not finds_last:
         return zip(batches, repeat(False), strict=False)
-    return _marked_ahead(batches)
-
-
-def _marked_ahead(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:
     end = object()
-    batch = next(batches, end)
-    while batch is not end:
-        following = next(batches, end)
-        yield batch, following is end
-        batch = following
+    return ((batch, following is end) for batch, following in pairwise(chain(batches, [end])))
 
 
 def _update(metrics: Iterable[BatchMetric], logits: Any, labels: Any, *, shifts: bool) -> None:

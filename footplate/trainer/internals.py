@@ -100,7 +100,7 @@ class Search:
 
     space: Callable[[Any], Mapping[str, Any]]
     objective: Callable[[dict[str, float]], Any]
-    name: Callable[[Any], str] | None
+    name: Callable[[Any], str]
     before: dict[str, Any]
     """The arguments' values before the search."""
     current_objective: Any = None

@@ -34,7 +34,11 @@ def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
     """Returns the loader of one set. If loading processes persist, each of the Trainer's own sets has one loader."""
     dataset = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(dataset, str):
-        dataset = _named_set(trainer, dataset)
+        sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
+        if dataset not in sets:
+            its_sets = f"its sets are {', '.join(map(str, sets))}" if sets else "it is one set without a name"
+            raise KeyError(f"eval_dataset has no set {dataset!r}: {its_sets}")
+        dataset = sets[dataset]
     if dataset is None:
         raise ValueError("evaluation needs an eval_dataset")
     name = eval_dataset if isinstance(eval_dataset, str) else "eval"
@@ -52,14 +56,6 @@ def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
         sampler_fn=trainer._get_eval_sampler,
         dataloader_key=key,
     )
-
-
-def _named_set(trainer: Trainer, name: str) -> Any:
-    sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else {}
-    if name not in sets:
-        its_sets = f"its sets are {', '.join(map(str, sets))}" if sets else "it is one set without a name"
-        raise KeyError(f"eval_dataset has no set {name!r}: {its_sets}")
-    return sets[name]
 
 
 def get_dataloader(

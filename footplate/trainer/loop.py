@@ -96,7 +96,10 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
         output = _finish(trainer, run.plan)
     except BaseException as error:
         saving.finish_save_after_error(trainer)
-        _end_after(trainer, error)
+        try:
+            trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
+        except Exception as another:
+            error.add_note(f"and then on_train_end raised {another!r}")
         raise
     trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
     return output
@@ -255,11 +258,3 @@ def _finish(trainer: Trainer, plan: StepPlan) -> TrainOutput:
         trainer._load_best_model()
     trainer._finish_current_push()
     return TrainOutput(state.global_step, figures["train_loss"], figures)
-
-
-def _end_after(trainer: Trainer, error: BaseException) -> None:
-    """Calls `on_train_end` after training failed, so that trackers close. If a callback fails, `error` gets a note."""
-    try:
-        trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
-    except Exception as another:
-        error.add_note(f"and then on_train_end raised {another!r}")

@@ -56,12 +56,13 @@ class ModelSignature:
             for name, parameter in parameters.items()
             if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         )
+        spans = ("start_positions", "end_positions") if "QuestionAnswering" in type(base).__name__ else ()
         is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return cls(
             arguments=names,
             is_open=is_open,
             takes_labels="labels" in names or is_open,
-            labels=tuple(_labels(type(base).__name__, names)),
+            labels=tuple(name for name in names if "label" in name or name in spans),
             shifts_labels=shifts_labels(base) or _has_shifting_loss(base),
             counts_shifted=_has_shifting_loss(base) if hasattr(base, "loss_type") else shifts_labels(base),
             # Hugging Face takes every `**kwargs` as support for scaling. A plain module that ignores the number would
@@ -78,11 +79,6 @@ class ModelSignature:
             family=family_of(base),
             main_input=str(getattr(base, "main_input_name", "input_ids")),
         )
-
-
-def _labels(class_name: str, names: tuple[str, ...]) -> list[str]:
-    spans = ("start_positions", "end_positions") if "QuestionAnswering" in class_name else ()
-    return [name for name in names if "label" in name or name in spans]
 
 
 def _has_shifting_loss(model: nn.Module) -> bool:

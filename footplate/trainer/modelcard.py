@@ -38,7 +38,9 @@ def write_card(trainer: Trainer, **options: Any) -> None:
     name = options["model_name"] or folder.absolute().name
     front = _front_matter(trainer, name, before, options)
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"---\n{_yaml(front)}---\n\n{_body(trainer, name, front)}", encoding="utf-8")
+    # Each value of the YAML is JSON, because JSON is valid YAML.
+    header = "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in front.items())
+    path.write_text(f"---\n{header}---\n\n{_body(trainer, name, front)}", encoding="utf-8")
     update: Any = getattr(trainer.model, "create_or_update_model_card", None)
     if adapters.are_in(trainer.model) and update is not None:
         update(str(folder))
@@ -133,8 +135,3 @@ def _versions() -> str:
         except metadata.PackageNotFoundError:
             continue
     return "\n".join(versions)
-
-
-def _yaml(front: dict[str, Any]) -> str:
-    """Returns YAML in which each value is JSON, because JSON is valid YAML."""
-    return "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in front.items())

@@ -45,7 +45,9 @@ class OwnGenerators:
     def seed(self, seed: int) -> None:
         """Seeds each generator by `seed` and its collator's own seed, so that its draws depend on nothing else."""
         for owner in self._owners:
-            if _makes_one_later(owner):
+            names = _names(owner)
+            # A collator with a seed may make its generator only at its first batch.
+            if names.get("seed") is not None and names.get("generator", ...) is None and hasattr(owner, "create_rng"):
                 owner.create_rng()
         for name, generator in self._all():
             if name not in self._own_seeds:
@@ -91,12 +93,6 @@ def _names(owner: Any) -> Mapping[str, Any]:
         used = inspect.getclosurevars(owner)
         return {**used.globals, **used.nonlocals}
     return getattr(owner, "__dict__", {})
-
-
-def _makes_one_later(owner: Any) -> bool:
-    """Returns True for a collator that has a seed, and that makes its generator only at the first batch."""
-    names = _names(owner)
-    return names.get("seed") is not None and names.get("generator", ...) is None and hasattr(owner, "create_rng")
 
 
 def _state(generator: Any) -> tuple[str, Any]:

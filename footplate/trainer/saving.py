@@ -9,6 +9,7 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -279,11 +280,17 @@ def _progress(trainer: Trainer) -> dict[str, Any]:
     state, args, strategy = trainer.state, trainer.args, trainer._footplate.strategy
     trainer.store_flos()
     state.stateful_callbacks = _callback_states(trainer)
-    arguments = {**args.to_dict(), **_run_size(trainer), **_averaging(trainer)}
+    run, samples = trainer._footplate.run, trainer.get_total_train_batch_size(args)
+    # From the number of processes and of samples per step, a resume finds its position in the data.
+    arguments = args.to_dict() | {"world_size": strategy.peers.world, "samples_per_step": samples}
+    if run.plan.shift:
+        arguments["step_shift"] = run.plan.shift
+    if _is_in_training(getattr(strategy.plain_optimizer(trainer.optimizer), "param_groups", ())):
+        arguments[NOT_AVERAGED] = True
     text_files = {files.STATE: state.to_json_string(), files.ARGUMENTS: json.dumps(arguments, indent=2) + "\n"}
     if args.save_only_model:
         return text_files
-    epoch, places = trainer._footplate.run.epoch, {}
+    epoch, places = run.epoch, {}
     if epoch is not None:
         epoch.is_over = epoch.is_over or trainer.control.should_epoch_stop
         places = {"places": epoch.places()}
@@ -361,15 +368,12 @@ def load_state(trainer: Trainer, folder: Path) -> tuple[TrainerState, dict[str, 
     """
     internals = trainer._footplate
     state, arguments = internals.strategy.peers.from_main(lambda: _read_state(folder, internals.hooks.where_is))
-    _compare_arguments(trainer, folder, arguments or _arguments_in(state))
+    # Hugging Face's checkpoints store no other arguments as JSON than those in the TrainerState.
+    of_state = {name: getattr(state, name) for name in _INTERVALS}
+    if state.train_batch_size is not None:
+        of_state["per_device_train_batch_size"] = state.train_batch_size
+    _compare_arguments(trainer, folder, arguments or of_state)
     return state, arguments or {}
-
-
-def _arguments_in(state: TrainerState) -> dict[str, Any]:
-    """Returns the arguments that a TrainerState contains. Hugging Face's checkpoints store no others as JSON."""
-    values = {name: getattr(state, name) for name in _INTERVALS}
-    size = state.train_batch_size
-    return values if size is None else {**values, "per_device_train_batch_size": size}
 
 
 _INTERVALS = ("logging_steps", "eval_steps", "save_steps")
@@ -488,12 +492,6 @@ def _holds_state_of_training(optimizer: Path) -> bool:
     return _is_in_training(state.get("param_groups", ()))
 
 
-def _averaging(trainer: Trainer) -> dict[str, bool]:
-    """Returns an entry for training_args.json if the weights are those of training, and not their average."""
-    groups = getattr(trainer._footplate.strategy.plain_optimizer(trainer.optimizer), "param_groups", ())
-    return {NOT_AVERAGED: True} if _is_in_training(groups) else {}
-
-
 def _is_in_training(groups: Sequence[dict[str, Any]]) -> bool:
     """Returns True for the groups of a schedule-free optimizer while the model has the weights of training.
 
@@ -552,16 +550,11 @@ def _option_names(optimizer: Optimizer) -> set[str]:
     Schedule-free optimizers and Prodigy, for example, store their number of steps in each group. Options are the
     arguments of the constructors of the optimizer's class and its base classes.
     """
-    constructors = [vars(base)["__init__"] for base in type(optimizer).__mro__ if "__init__" in vars(base)]
-    names = {name for constructor in constructors for name in _arguments_of(constructor)}
-    return (names | {"lr", "initial_lr"}) - {"params"}
-
-
-def _arguments_of(function: Any) -> Sequence[str]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return ()  # a constructor that is written in C may have no signature
+    names = {"lr", "initial_lr"}
+    for base in type(optimizer).__mro__:
+        with suppress(KeyError, TypeError, ValueError):  # a constructor that is written in C may have no signature
+            names.update(inspect.signature(vars(base)["__init__"]).parameters)
+    return names - {"params"}
 
 
 class StoredRng:
@@ -583,13 +576,6 @@ class StoredRng:
 
     def restore(self) -> None:
         seeds.set_rng_state(self._state)
-
-
-def _run_size(trainer: Trainer) -> dict[str, int]:
-    """Returns the number of processes and of samples per step, from which a resume finds its position."""
-    internals, samples = trainer._footplate, trainer.get_total_train_batch_size(trainer.args)
-    shift = {"step_shift": internals.run.plan.shift} if internals.run.plan.shift else {}
-    return {"world_size": internals.strategy.peers.world, "samples_per_step": samples, **shift}
 
 
 def _compare_arguments(trainer: Trainer, folder: Path, old_args: dict[str, Any]) -> None:

@@ -76,7 +76,7 @@ def hyperparameter_search(
     search = internals.search = Search(
         hp_space or default_hp_space_optuna,
         compute_objective or default_compute_objective,
-        hp_name,
+        hp_name or (lambda trial: f"run-{trial.number}"),
         _values(trainer.args),
     )
     smoother_before = trainer.label_smoother
@@ -133,8 +133,11 @@ def set_up_trial(trainer: Trainer, trial: Any) -> None:
             f"the space suggests {', '.join(unknown)}, which is not a training argument"
             f"{f': {hint}' if hint else ''}. A model_init(trial) can read the model's own settings from trial.params"
         )
-    values = {name: _as_before(search.before[name], suggested[name]) for name in suggested if name in search.before}
-    folder = Path(search.before["output_dir"]) / (search.name(trial) if search.name else f"run-{trial.number}")
+    values = {name: suggested[name] for name in suggested if name in search.before}
+    for name, value in values.items():
+        if isinstance(search.before[name], int | float) and isinstance(value, int | float):
+            values[name] = type(search.before[name])(value)  # a space may suggest 3 instead of 3.0
+    folder = Path(search.before["output_dir"]) / search.name(trial)
     trial_args = type(trainer.args)(**{**search.before, **values, "output_dir": str(folder)})
     vars(trainer.args).update(_values(trial_args))
     trainer._train_batch_size = trainer.args.train_batch_size
@@ -148,8 +151,7 @@ def trial_state(trainer: Trainer) -> dict[str, Any]:
     search, trial = trainer._footplate.search, trainer._footplate.trial
     if search is None or trial is None:
         return {}
-    name = search.name(trial) if search.name else f"run-{trial.number}"
-    return {"is_hyper_param_search": True, "trial_name": name, "trial_params": dict(trial.params)}
+    return {"is_hyper_param_search": True, "trial_name": search.name(trial), "trial_params": dict(trial.params)}
 
 
 def report_to_search(trainer: Trainer, trial: Any, step: int, metrics: dict[str, float]) -> None:
@@ -183,8 +185,3 @@ def takes_trial(model_init: Callable[..., Any] | None) -> bool:
 
 def _values(args: Any) -> dict[str, Any]:
     return {field.name: getattr(args, field.name) for field in dataclasses.fields(args)}
-
-
-def _as_before(old: Any, new: Any) -> Any:
-    """Converts a suggested number to the type that the argument had, because a space may suggest 3 instead of 3.0."""
-    return type(old)(new) if isinstance(old, (int, float)) and isinstance(new, (int, float)) else new

@@ -116,7 +116,10 @@ class Seq2SeqTrainer(Trainer):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
         labels = inputs.get("labels")
-        tokens = _generated(self, inputs, _without_none(gen_kwargs or getattr(self, "_gen_kwargs", {})))
+        options = gen_kwargs or getattr(self, "_gen_kwargs", {})
+        # `generate` would use None instead of its default.
+        unset = {name for name in ("max_length", "num_beams") if options.get(name) is None}
+        tokens = _generated(self, inputs, {name: value for name, value in options.items() if name not in unset})
         longest = _longest(self.model)
         loss = None
         if labels is not None:
@@ -208,12 +211,3 @@ def _pad_token(trainer: Seq2SeqTrainer) -> int:
     if number is None:
         raise ValueError("Pad_token_id must be set in the configuration of the model, in order to pad tensors")
     return int(number)
-
-
-def _without_none(gen_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Removes lengths and beam counts that are None, because `generate` would use None instead of its default."""
-    return {
-        name: value
-        for name, value in gen_kwargs.items()
-        if value is not None or name not in ("max_length", "num_beams")
-    }

@@ -84,14 +84,8 @@ def _wandb_keeps() -> str:
 
 def in_sections(logs: Logs) -> Logs:
     """Turns `eval_loss` into `eval/loss`. Names without the prefix eval or test belong to training."""
-    return {_in_its_section(name): value for name, value in logs.items()}
-
-
-def _in_its_section(name: str) -> str:
-    for prefix in ("eval", "test"):
-        if name.startswith(f"{prefix}_"):
-            return f"{prefix}/{name.removeprefix(f'{prefix}_')}"
-    return f"train/{name}"
+    prefixed = {name: re.sub("^(eval|test)_", r"\1/", name) for name in logs}
+    return {prefixed[name] if prefixed[name] != name else f"train/{name}": value for name, value in logs.items()}
 
 
 class TensorBoard(TensorBoardTracker):  # type: ignore[misc]

@@ -31,7 +31,11 @@ def try_saving(trainer: Trainer, *, resumes: bool) -> None:
         return  # a run that saves nothing needs no folder, even if a callback may request a checkpoint
     parent = Path(trainer._get_output_dir(trial=trainer._footplate.trial))
     state = adapters.state_to_save(trainer.model)
-    _require_arguments(trainer.args)
+    for name, value in trainer.args.to_dict().items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} is stored in every checkpoint as JSON, which fails: {error}") from error
     scratch = parent / f".tmp-checkpoint-0-{uuid.uuid4().hex[:8]}"
     try:
         scratch.mkdir(parents=True)
@@ -50,14 +54,6 @@ def try_saving(trainer: Trainer, *, resumes: bool) -> None:
         log.warning("%s", problem)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _require_arguments(args: Any) -> None:
-    for name, value in args.to_dict().items():
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} is stored in every checkpoint as JSON, which fails: {error}") from error
 
 
 def _save_stand_ins(trainer: Trainer, state: dict[str, Any], folder: Path) -> None:
@@ -110,7 +106,9 @@ def stand_ins(state: dict[str, Any]) -> dict[str, Tensor]:
 
 def _require_space(parent: Path, state: dict[str, Any], *, resumes: bool) -> None:
     """Raises CannotSave if the disk has no room for the weights. A resumed run gets a warning instead."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(state)}
+    tensors = [value for value in state.values() if isinstance(value, Tensor) and not value.is_meta]
+    dense = [tensor.untyped_storage() for tensor in tensors if tensor.layout is torch.strided]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in dense}
     needed, free = sum(storages.values()), shutil.disk_usage(parent).free
     if needed <= free:
         return
@@ -118,11 +116,6 @@ def _require_space(parent: Path, state: dict[str, Any], *, resumes: bool) -> Non
     if not resumes:
         raise files.CannotSave(f"{problem}: make room, or set output_dir to another disk")
     log.warning("%s: saving may fail", problem)
-
-
-def _tensors(state: dict[str, Any]) -> list[Tensor]:
-    tensors = (value for value in state.values() if isinstance(value, Tensor) and not value.is_meta)
-    return [value for value in tensors if value.layout is torch.strided]
 
 
 def _is_sharded(value: Any) -> bool:

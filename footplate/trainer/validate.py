@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -38,21 +38,17 @@ def _data(trainer: Trainer) -> None:
             f"eval_strategy is {args.eval_strategy} but there is no eval_dataset: pass one, or set eval_strategy no"
         )
     if (args.eval_strategy != "no" or args.eval_on_start) and "get_eval_dataloader" not in overrides:
-        _can_be_evaluated(trainer.eval_dataset)
+        sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
+        for name, dataset in sets.items():
+            which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            if dataset is not None:
+                require_samples(dataset, which)
+            if has_length(dataset) and len(dataset) == 0:
+                raise DatasetError(f"{which} is to be evaluated, but is empty: fill it, or leave it out")
     if trainer.train_dataset is not None and "get_train_dataloader" not in overrides:
         require_samples(trainer.train_dataset, "train_dataset")
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
         raise ValueError("the data has no length, so its end is unknown: set max_steps")
-
-
-def _can_be_evaluated(evaluated: Any) -> None:
-    for name, dataset in evaluated.items() if isinstance(evaluated, dict) else (("", evaluated),):
-        which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
-        if dataset is None:
-            continue
-        require_samples(dataset, which)
-        if has_length(dataset) and len(dataset) == 0:
-            raise DatasetError(f"{which} is to be evaluated, but is empty: fill it, or leave it out")
 
 
 def _optimizers(trainer: Trainer) -> None:

@@ -6,7 +6,7 @@ Packages such as bitsandbytes are imported only for their own optimizers. If one
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -79,22 +79,18 @@ class OptimizerRequest:
 
     def with_options(self, optimizer: type[Optimizer], kwargs: dict[str, Any]) -> ClassAndArguments:
         """Adds `optim_args` to the arguments, converted to the types that the class expects."""
-        return optimizer, {**kwargs, **_typed(self.options, optimizer, arguments=kwargs)}
-
-
-def _typed(options: Mapping[str, str], optimizer: type[Optimizer], *, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(optimizer).parameters
-    free = [name for name in parameters if name not in _OWNED and name not in arguments]
-    typed = {}
-    for name, text in options.items():
-        if name in _OWNED or name in arguments:
-            instead = _OWNED.get(name, "adam_epsilon" if name == "eps" else None)
-            hint = f"use {instead}" if instead else "leave it out"
-            raise ValueError(f"optim_args has {name}, which is set elsewhere: {hint}")
-        if name not in parameters:
-            raise ValueError(f"optim_args has {name}, but {optimizer.__name__} takes only: {', '.join(free)}")
-        typed[name] = _value(name, text, parameters[name].default)
-    return typed
+        parameters = inspect.signature(optimizer).parameters
+        free = [name for name in parameters if name not in _OWNED and name not in kwargs]
+        typed = {}
+        for name, text in self.options.items():
+            if name in _OWNED or name in kwargs:
+                instead = _OWNED.get(name, "adam_epsilon" if name == "eps" else None)
+                hint = f"use {instead}" if instead else "leave it out"
+                raise ValueError(f"optim_args has {name}, which is set elsewhere: {hint}")
+            if name not in parameters:
+                raise ValueError(f"optim_args has {name}, but {optimizer.__name__} takes only: {', '.join(free)}")
+            typed[name] = _value(name, text, parameters[name].default)
+        return optimizer, {**kwargs, **typed}
 
 
 def _value(name: str, text: str, default: Any) -> Any:
