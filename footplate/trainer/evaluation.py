@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from footplate.trainer import evaluation_pass
 from footplate.trainer.losses.loss import predictions
+from footplate.trainer.overrides import Shortcut, left_out_by
 from footplate.trainer.prediction_step import keys_to_ignore, labels_and_loss
 from footplate.trainer.reporting import speed_metrics
 from footplate.trainer.schedules import follows_a_metric
@@ -40,6 +41,7 @@ class OwnEvaluation(ABC):
         """Returns the metrics of the model, which is in eval mode. All processes of a job call this method."""
 
 
+@left_out_by(Shortcut.KNOWN_METRICS)
 def evaluate(
     trainer: Trainer, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
 ) -> dict[str, float]:
@@ -99,6 +101,7 @@ def predict(
     return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 
 
+@left_out_by(Shortcut.KNOWN_METRICS)
 def evaluation_loop(
     trainer: Trainer,
     dataloader: Any,
@@ -122,6 +125,7 @@ def evaluation_loop(
     )
 
 
+@left_out_by(Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
 def prediction_step(
     trainer: Trainer,
     model: nn.Module,
@@ -146,10 +150,10 @@ def prediction_step(
 
 
 def evaluate_in_training(
-    trainer: Trainer, ignore_keys: list[str] | None, *, skip_scheduler: bool = False
+    trainer: Trainer, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
 ) -> dict[str, float]:
     """Evaluates during training, and passes the metric to a schedule that follows one, such as reduce-on-plateau."""
-    metrics = trainer.evaluate(ignore_keys=ignore_keys)
+    metrics = trainer.evaluate(ignore_keys=ignore_keys_for_eval)
     trainer._report_to_hp_search(trainer._footplate.trial, trainer.state.global_step, metrics)
     if not skip_scheduler and follows_a_metric(trainer.lr_scheduler):
         trainer.lr_scheduler.step(_metric_for_best(trainer, metrics))
@@ -166,7 +170,7 @@ def _metric_for_best(trainer: Trainer, metrics: dict[str, float]) -> float:
     return value
 
 
-def determine_best_metric(trainer: Trainer, metrics: dict[str, float]) -> bool:
+def determine_best_metric(trainer: Trainer, metrics: dict[str, float], trial: Any = None) -> bool:
     """Records this evaluation if it is the best so far, and then returns True. A NaN is never the best."""
     if trainer.args.metric_for_best_model is None:
         return False

@@ -61,13 +61,13 @@ def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
 def get_dataloader(
     trainer: Trainer,
     dataset: Any,
+    description: str,
     batch_size: int,
-    sampler_fn: Callable[[Any], Sampler[Any] | None] | None,
-    *,
-    is_training: bool,
-    key: str | None,
+    sampler_fn: Callable[[Any], Sampler[Any] | None] | None = None,
+    is_training: bool = False,
+    dataloader_key: str | None = None,
 ) -> Any:
-    """Makes the loader of one dataset. If loading processes persist, keeps it under `key`."""
+    """Makes each loader of the Trainer. If loading processes persist, keeps the loader under `dataloader_key`."""
     require_samples(dataset, "the data")
     strategy = trainer._footplate.strategy
     sampler = sampler_fn(dataset) if sampler_fn is not None and not isinstance(dataset, IterableDataset) else None
@@ -81,8 +81,8 @@ def get_dataloader(
     if not trainer.args.dataloader_persistent_workers:
         return loader
     _end_workers_with_their_iterator(getattr(loader, "base_dataloader", loader))
-    if key is not None:
-        trainer._eval_dataloaders[key] = loader
+    if dataloader_key is not None:
+        trainer._eval_dataloaders[dataloader_key] = loader
     if is_training and has_position(loader):
         log.warning(
             "dataloader_persistent_workers has no effect on training, because the training data is a stream that "
@@ -112,7 +112,7 @@ def _release(queues: Sequence[Queue[Any]]) -> None:
 
 
 def set_signature_columns(trainer: Trainer) -> None:
-    """Sets `_signature_columns`, the columns of a sample that the collator receives.
+    """Sets `_signature_columns`, the columns of a sample that the collator receives. An override chooses others.
 
     If `forward` names no argument, the attribute stays None, and the collator receives every column.
     """
@@ -122,16 +122,16 @@ def set_signature_columns(trainer: Trainer) -> None:
         trainer._signature_columns = [*(signature.arguments or ("x",)), *labels]
 
 
-def remove_unused_columns(trainer: Trainer, dataset: Any) -> Any:
+def remove_unused_columns(trainer: Trainer, dataset: Any, description: str | None = None) -> Any:
     """Returns the dataset without the columns that the model's forward does not take, so that these are not read."""
     columns = _columns(trainer)
     return dataset if columns is None else without_columns(dataset, columns, partial(_log_dropped, trainer))
 
 
-def collator_of_columns(trainer: Trainer, collator: Collator) -> Collator:
+def collator_of_columns(trainer: Trainer, data_collator: Collator, description: str | None = None) -> Collator:
     """Wraps the collator, so that the columns that the model's forward does not take are removed from each sample."""
     columns = _columns(trainer)
-    return collator if columns is None else DropUnused(collator, columns, partial(_log_dropped, trainer))
+    return data_collator if columns is None else DropUnused(data_collator, columns, partial(_log_dropped, trainer))
 
 
 def _columns(trainer: Trainer) -> list[str] | None:
@@ -156,7 +156,7 @@ def _log_dropped(trainer: Trainer, names: Sequence[Any]) -> None:
         )
 
 
-def train_sampler(trainer: Trainer, train_dataset: Any) -> Sampler[Any] | None:
+def train_sampler(trainer: Trainer, train_dataset: Any = None) -> Sampler[Any] | None:
     dataset = trainer.train_dataset if train_dataset is None else train_dataset
     if not has_length(dataset):
         return None

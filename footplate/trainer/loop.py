@@ -35,11 +35,15 @@ log = logging.getLogger("footplate.trainer")
 
 
 def train(
-    trainer: Trainer, resume_from: str | Path | bool | None, trial: Any, ignore_keys: list[str] | None
+    trainer: Trainer,
+    resume_from_checkpoint: str | Path | bool | None = None,
+    trial: Any = None,
+    ignore_keys_for_eval: list[str] | None = None,
 ) -> TrainOutput:
+    """Trains to the end, or until a callback stops it. True resumes from the newest complete checkpoint."""
     internals = trainer._footplate
     trainer.is_in_train = True
-    internals.run = Run(ignore_keys)
+    internals.run = Run(ignore_keys_for_eval)
     trainer._hp_search_setup(trial)
     try:
         if trainer.model_init is not None:
@@ -48,13 +52,13 @@ def train(
             trainer.optimizer = trainer.lr_scheduler = None
         with changed_for_training(trainer):
             internals.memory.start("train")
-            folder = saving.find(trainer, resume_from)
+            folder = saving.find(trainer, resume_from_checkpoint)
             output: TrainOutput = trainer._inner_training_loop(
                 batch_size=trainer._train_batch_size,
                 args=trainer.args,
                 resume_from_checkpoint=None if folder is None else str(folder),
                 trial=trial,
-                ignore_keys_for_eval=ignore_keys,
+                ignore_keys_for_eval=ignore_keys_for_eval,
             )
             return output
     except BaseException as error:

@@ -11,38 +11,47 @@ from footplate.trainer import batch_errors
 from footplate.trainer.loss_scaling import divides_by_items, share_of_window
 from footplate.trainer.losses.loss import NoLabels, loss_and_how, own_loss
 from footplate.trainer.named import backward_of
+from footplate.trainer.overrides import Shortcut, left_out_by
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
 
-def training_step(trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None) -> Tensor:
-    """Runs forward and backward of one micro-batch. Calls the Trainer's methods, which a subclass may override.
-
-    Returns the micro-batch's share of the step's loss, detached.
-    """
+@left_out_by(Shortcut.TRAINING_STEP)
+def training_step(
+    trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """Runs forward and backward of one micro-batch, and returns its share of the step's loss, detached."""
     internals = trainer._footplate
     if not trainer.model.training:
         model.train()
     inputs = trainer._prepare_inputs(inputs)
     internals.loss_is_scaled = None
     with trainer.compute_loss_context_manager():
-        loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items)
-    loss = share_of_step(trainer, loss, num_items, is_scaled=_is_scaled(trainer, num_items))
+        loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+    loss = share_of_step(trainer, loss, num_items_in_batch, is_scaled=_is_scaled(trainer, num_items_in_batch))
     backward_of(internals.strategy, trainer.optimizer)(loss)
     return loss.detach()
 
 
+@left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
 def compute_loss(
-    trainer: Trainer, model: nn.Module, inputs: dict[str, Any], num_items: Tensor | int | None
-) -> tuple[Tensor, Any]:
-    """Returns loss and outputs, and stores whether the loss is already a share of the accumulation window's loss."""
+    trainer: Trainer,
+    model: nn.Module,
+    inputs: dict[str, Any],
+    return_outputs: bool = False,
+    num_items_in_batch: Tensor | int | None = None,
+) -> Any:
+    """Returns the model's own loss, that of `compute_loss_func`, or the loss that fits logits and labels.
+
+    Stores whether the loss is already a share of the accumulation window's loss.
+    """
     internals = trainer._footplate
-    loss, outputs, internals.loss_is_scaled = loss_of(trainer, model, inputs, num_items)
-    is_divided = internals.loss_is_scaled and num_items is not None
+    loss, outputs, internals.loss_is_scaled = loss_of(trainer, model, inputs, num_items_in_batch)
+    is_divided = internals.loss_is_scaled and num_items_in_batch is not None
     if internals.strategy.loss_factor != 1 and is_divided and torch.is_grad_enabled():
         loss = loss * internals.strategy.loss_factor
-    return loss, outputs
+    return (loss, outputs) if return_outputs else loss
 
 
 def _is_scaled(trainer: Trainer, num_items: Tensor | int | None) -> bool:

@@ -15,6 +15,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -27,7 +28,7 @@ from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
 from footplate.trainer.optimizers.groups import parameter_groups
 from footplate.trainer.optimizers.schedule_free import SCHEDULE_FREE
-from footplate.trainer.overrides import Shortcut
+from footplate.trainer.overrides import Shortcut, left_out_by
 from footplate.trainer.state import TrainerState, watched_metric
 from footplate.trainer.strategies.peers import OneProcess
 
@@ -42,6 +43,7 @@ MAX_FAILED_SAVES = 3
 """The number of saves in a row that may fail before training stops."""
 
 
+@left_out_by(Shortcut.PLAIN_SAVE)
 def save_model(trainer: Trainer, output_dir: str | None = None, _internal_call: bool = False) -> None:
     """Writes the model's weights, with its config and the processor if these can save themselves.
 
@@ -58,7 +60,8 @@ def save_model(trainer: Trainer, output_dir: str | None = None, _internal_call: 
         trainer.push_to_hub(commit_message="Model save")
 
 
-def write_model(trainer: Trainer, output_dir: str | None, state_dict: dict[str, Any] | None) -> None:
+@left_out_by(Shortcut.PLAIN_SAVE)
+def write_model(trainer: Trainer, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
     folder = Path(output_dir or trainer.args.output_dir or ".")
     save_pretrained: Any = getattr(trainer.model, "save_pretrained", None)
     if save_pretrained is not None:
@@ -166,7 +169,8 @@ def _conclude(trainer: Trainer, step: int, saving: Callable[[], files.Checkpoint
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control, saved)
 
 
-def save(trainer: Trainer) -> files.Checkpoint:
+@left_out_by(Shortcut.PLAIN_SAVE)
+def save(trainer: Trainer, model: nn.Module, trial: Any = None) -> files.Checkpoint | None:
     """Commits a checkpoint of the current state, then deletes the oldest checkpoints.
 
     Values of several processes are gathered before anything is written, so that a full disk on one of them leaves no
@@ -437,9 +441,14 @@ def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerSt
     return state, json.loads(arguments.read_text(encoding="utf-8")) if arguments.is_file() else None
 
 
-def load_optimizer(trainer: Trainer, folder: Path) -> None:
-    """Restores the optimizer's state and the schedule's position. Learning rates come from this run's arguments."""
-    strategy, scheduler = trainer._footplate.strategy, trainer.lr_scheduler
+def load_optimizer(trainer: Trainer, checkpoint: str | None) -> None:
+    """Restores the optimizer's state and the schedule's position. Does nothing if `checkpoint` is None.
+
+    Learning rates come from this run's arguments.
+    """
+    if checkpoint is None:
+        return
+    folder, strategy, scheduler = Path(checkpoint), trainer._footplate.strategy, trainer.lr_scheduler
     optimizer = strategy.plain_optimizer(trainer.optimizer)
     with strategy.readable_folder(folder, files.is_optimizer) as here:
         stored = strategy.stored_optimizer(optimizer, here)

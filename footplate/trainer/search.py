@@ -60,14 +60,19 @@ def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
 
 def hyperparameter_search(
     trainer: Trainer,
-    hp_space: Callable[[Any], Mapping[str, Any]] | None,
-    compute_objective: Callable[[dict[str, float]], Any] | None,
-    n_trials: int,
-    direction: str | list[str],
-    backend: str | HPSearchBackend | None,
-    hp_name: Callable[[Any], str] | None,
+    hp_space: Callable[[Any], Mapping[str, Any]] | None = None,
+    compute_objective: Callable[[dict[str, float]], Any] | None = None,
+    n_trials: int = 20,
+    direction: str | list[str] = "minimize",
+    backend: str | HPSearchBackend | None = None,
+    hp_name: Callable[[Any], str] | None = None,
     **kwargs: Any,
 ) -> BestRun | list[BestRun]:
+    """Trains `n_trials` times with the arguments that `hp_space` suggests.
+
+    `kwargs` are passed to optuna's create_study and optimize. Afterwards the arguments are restored, and the Trainer
+    holds the last trial's model.
+    """
     internals = trainer._footplate
     optuna = _require_search(trainer, backend, kwargs)
     options = {name: kwargs.pop(name) for name in ("timeout", "gc_after_trial", "catch") if name in kwargs}

@@ -1,6 +1,7 @@
-"""The Trainer with Hugging Face's names and signatures. Its methods can be overridden, and call functions of modules.
+"""The Trainer with Hugging Face's names and signatures. All of its methods can be overridden.
 
-loop.py has the loop, steps/ a step, evaluation.py evaluations and saving.py checkpoints. callbacks.py lists the events.
+A method of more than a few lines is a function of the module that it belongs to: loop.py has the loop, steps/ a step,
+evaluation.py evaluations and saving.py checkpoints. callbacks.py lists the events.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from footplate.contract import arguments as contract_arguments
 from footplate.trainer import (
@@ -31,7 +32,7 @@ from footplate.trainer import (
 from footplate.trainer.argument_callbacks import callbacks_of_arguments
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, TrainerCallback, progress_callback
-from footplate.trainer.checkpoint import TRAINER_STATE_NAME, Checkpoint, is_optimizer
+from footplate.trainer.checkpoint import TRAINER_STATE_NAME, is_optimizer
 from footplate.trainer.collators.choose import choose_collator
 from footplate.trainer.data import Collator, count_items, has_length
 from footplate.trainer.declined import refuse_overrides
@@ -51,7 +52,7 @@ from footplate.trainer.plan import StepPlan
 from footplate.trainer.precision import use_tf32
 from footplate.trainer.seeds import seed_all
 from footplate.trainer.seeds import set_seed as set_seed
-from footplate.trainer.state import EvalLoopOutput, PredictionOutput, TrainerControl, TrainerState, TrainOutput
+from footplate.trainer.state import TrainerControl, TrainerState, TrainOutput
 from footplate.trainer.strategies.choose import choose
 from footplate.trainer.tracker_callbacks import reporters
 from footplate.trainer.validate import validate
@@ -156,8 +157,7 @@ class Trainer:
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         memory.end_init()
 
-    def _validate_args(self) -> None:
-        validate(self)
+    _validate_args = validate
 
     def create_accelerator_and_postprocess(self) -> None:
         """Chooses the strategy, which sets up Accelerate, the device and the communication between processes."""
@@ -216,14 +216,7 @@ class Trainer:
 
     # Training
 
-    def train(
-        self,
-        resume_from_checkpoint: str | Path | bool | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> TrainOutput:
-        """Trains to the end, or until a callback stops it. True resumes from the newest complete checkpoint."""
-        return loop.train(self, resume_from_checkpoint, trial, ignore_keys_for_eval)
+    train = loop.train
 
     def _inner_training_loop(
         self,
@@ -253,24 +246,8 @@ class Trainer:
 
     # One micro-batch
 
-    @left_out_by(Shortcut.TRAINING_STEP)
-    def training_step(
-        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
-        """Runs forward and backward of one micro-batch, and returns its share of the step's loss, detached."""
-        return micro_batch.training_step(self, model, inputs, num_items_in_batch)
-
-    @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        """Returns the model's own loss, that of `compute_loss_func`, or the loss that fits logits and labels."""
-        loss, outputs = micro_batch.compute_loss(self, model, inputs, num_items_in_batch)
-        return (loss, outputs) if return_outputs else loss
+    training_step = micro_batch.training_step
+    compute_loss = micro_batch.compute_loss
 
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
@@ -317,9 +294,7 @@ class Trainer:
             is_training=True,
         )
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Returns the loader of an evaluation dataset. With persistent workers, the loader is kept and used again."""
-        return loading.get_eval_dataloader(self, eval_dataset)
+    get_eval_dataloader = loading.get_eval_dataloader
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """Returns a loader in the order of the data, because scripts join predictions with the rows of the data."""
@@ -331,35 +306,12 @@ class Trainer:
             sampler_fn=self._get_eval_sampler if is_own else None,
         )
 
-    def _get_dataloader(
-        self,
-        dataset: Any,
-        description: str,
-        batch_size: int,
-        sampler_fn: Callable[[Any], Sampler[Any] | None] | None = None,
-        is_training: bool = False,
-        dataloader_key: str | None = None,
-    ) -> Any:
-        """Makes each loader of the Trainer: for training, for evaluations and for predictions."""
-        return loading.get_dataloader(
-            self, dataset, batch_size, sampler_fn, is_training=is_training, key=dataloader_key
-        )
-
-    def _set_signature_columns_if_needed(self) -> None:
-        """Sets `_signature_columns` if it is None. An override chooses the columns that the collator receives."""
-        loading.set_signature_columns(self)
-
-    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
-        return loading.remove_unused_columns(self, dataset)
-
-    def _get_collator_with_removed_columns(self, data_collator: Collator, description: str | None = None) -> Collator:
-        return loading.collator_of_columns(self, data_collator)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[Any] | None:
-        return loading.train_sampler(self, self.train_dataset if train_dataset is None else train_dataset)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
-        return loading.eval_sampler(self, eval_dataset)
+    _get_dataloader = loading.get_dataloader
+    _set_signature_columns_if_needed = loading.set_signature_columns
+    _remove_unused_columns = loading.remove_unused_columns
+    _get_collator_with_removed_columns = loading.collator_of_columns
+    _get_train_sampler = loading.train_sampler
+    _get_eval_sampler = loading.eval_sampler
 
     def get_total_train_batch_size(self, args: contract_arguments.TrainingArguments) -> int:
         """Returns the number of samples of one optimizer step, over all processes."""
@@ -388,11 +340,8 @@ class Trainer:
         self.create_optimizer()
         self.create_scheduler(num_training_steps, self.optimizer)
 
-    def create_optimizer(self, model: nn.Module | None = None) -> Any:
-        return optimizing.create_optimizer(self, model)
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
-        return optimizing.create_scheduler(self, num_training_steps, optimizer)
+    create_optimizer = optimizing.create_optimizer
+    create_scheduler = optimizing.create_scheduler
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(
@@ -425,80 +374,24 @@ class Trainer:
 
     # Evaluation
 
-    @left_out_by(Shortcut.KNOWN_METRICS)
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
-        """Returns the loss and metrics of the evaluation data. With several sets, names include the set's name."""
-        return evaluation.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
-
-    def predict(
-        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
-    ) -> PredictionOutput:
-        """Returns predictions as arrays, with labels and metrics if the data has labels."""
-        return evaluation.predict(self, test_dataset, ignore_keys, metric_key_prefix)
-
-    @left_out_by(Shortcut.KNOWN_METRICS)
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        return evaluation.evaluation_loop(
-            self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-        )
-
-    @left_out_by(Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)
-    def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> tuple[Tensor | None, Any, Any]:
-        """Returns loss, logits and labels of one batch, without gradients. Each may be None."""
-        return evaluation.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
-
-    def _evaluate(
-        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
-    ) -> dict[str, float]:
-        return evaluation.evaluate_in_training(self, ignore_keys_for_eval, skip_scheduler=skip_scheduler)
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any = None) -> bool:
-        """Records this evaluation if it is the best so far, and then returns True. A NaN is never the best."""
-        return evaluation.determine_best_metric(self, metrics)
+    evaluate = evaluation.evaluate
+    predict = evaluation.predict
+    evaluation_loop = evaluation.evaluation_loop
+    prediction_step = evaluation.prediction_step
+    _evaluate = evaluation.evaluate_in_training
+    _determine_best_metric = evaluation.determine_best_metric
 
     # Search
 
-    def hyperparameter_search(
-        self,
-        hp_space: Callable[[Any], Any] | None = None,
-        compute_objective: Callable[[dict[str, float]], Any] | None = None,
-        n_trials: int = 20,
-        direction: str | list[str] = "minimize",
-        backend: str | HPSearchBackend | None = None,
-        hp_name: Callable[[Any], str] | None = None,
-        **kwargs: Any,
-    ) -> search.BestRun | list[search.BestRun]:
-        """Trains `n_trials` times with the arguments that `hp_space` suggests.
-
-        `kwargs` are passed to optuna's create_study and optimize. Afterwards the arguments are restored, and the
-        Trainer holds the last trial's model.
-        """
-        return search.hyperparameter_search(
-            self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
-        )
-
-    def _hp_search_setup(self, trial: Any) -> None:
-        search.set_up_trial(self, trial)
-
-    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        search.report_to_search(self, trial, step, metrics)
+    hyperparameter_search = search.hyperparameter_search
+    _hp_search_setup = search.set_up_trial
+    _report_to_hp_search = search.report_to_search
 
     # Logs
 
-    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Adds the values to the log history, and calls `on_log`."""
-        reporting.log(self, logs, start_time)
+    log = reporting.log
+    log_metrics = reporting.log_metrics
+    save_metrics = reporting.save_metrics
 
     def store_flos(self) -> None:
         """Adds the floating point operations of all processes to the state, and resets the counter."""
@@ -516,18 +409,10 @@ class Trainer:
             return 0
         return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
 
-    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
-        """Prints the metrics of one split in aligned columns."""
-        reporting.log_metrics(self, split, metrics)
-
     @staticmethod
     def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
         """Formats metrics for people: times as h:mm:ss.ss, floating point operations in GF, numbers with 4 digits."""
         return {name: reporting.readable(name, value) for name, value in metrics.items()}
-
-    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
-        """Writes `<split>_results.json`, and adds to `all_results.json`."""
-        reporting.save_metrics(self, split, metrics, combined)
 
     def save_state(self) -> None:
         if self.is_world_process_zero():
@@ -537,60 +422,27 @@ class Trainer:
 
     # Models and checkpoints
 
-    @left_out_by(Shortcut.PLAIN_SAVE)
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Writes the model's weights, with its config and the processor if these can save themselves.
-
-        With `push_to_hub` the files are uploaded too.
-        """
-        saving.save_model(self, output_dir, _internal_call)
-
-    @left_out_by(Shortcut.PLAIN_SAVE)
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        saving.write_model(self, output_dir, state_dict)
-
-    def save_merged_model(self, output_dir: str) -> None:
-        """Writes the model with peft's adapters merged into its weights. The Trainer's own model keeps its adapters."""
-        saving.save_merged_model(self, output_dir)
-
-    @left_out_by(Shortcut.PLAIN_SAVE)
-    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> Checkpoint | None:
-        return saving.save(self)
+    save_model = saving.save_model
+    _save = saving.write_model
+    save_merged_model = saving.save_merged_model
+    _save_checkpoint = saving.save
+    _load_optimizer_and_scheduler = saving.load_optimizer
+    _load_callback_state = saving.load_callback_states
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         strategy = self._footplate.strategy
         with strategy.readable_folder(Path(resume_from_checkpoint), lambda name: not is_optimizer(name)) as folder:
             strategy.load_weights(self.model if model is None else model, folder)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Loads the states of the optimizer and the schedule. Does nothing if `checkpoint` is None."""
-        if checkpoint is not None:
-            saving.load_optimizer(self, Path(checkpoint))
-
-    def _load_callback_state(self) -> None:
-        """Restores the callbacks' states from `self.state`, as `restore_callback_states_from_checkpoint` says."""
-        saving.load_callback_states(self)
-
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))
 
     # The hub
 
-    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Creates the repository `hub_model_id`, or else one named like `output_dir`, if it does not exist."""
-        hub.init_hf_repo(self, token, private)
-
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Saves the model to `output_dir` and uploads it with a model card. `kwargs` go to `create_model_card`."""
-        return hub.push_to_hub(self, commit_message, blocking, token, revision, private, **kwargs)
+    init_hf_repo = hub.init_hf_repo
+    push_to_hub = hub.push_to_hub
+    _push_from_checkpoint = hub.push_checkpoint
+    _finish_current_push = hub.finish_current_push
 
     def create_model_card(
         self,
@@ -618,12 +470,6 @@ class Trainer:
                 dataset=dataset,
                 dataset_args=dataset_args,
             )
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        hub.push_checkpoint(self, checkpoint_folder)
-
-    def _finish_current_push(self) -> None:
-        hub.finish_current_push(self)
 
     # Callbacks
 
