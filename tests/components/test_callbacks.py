@@ -16,8 +16,8 @@ from footplate.components.callbacks import Ema
 from footplate.runtime.build import load
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.testing import StopAt, digest, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import StopAt, digest, fingerprint
 
 
 def callback(name: str, **args: Any) -> Any:

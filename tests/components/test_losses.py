@@ -15,8 +15,8 @@ from footplate.components.losses import LogitsLoss
 from footplate.contract.errors import DatasetError
 from footplate.runtime.build import load
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.testing import digest
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import digest
 
 LOGITS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.2, -1.0], [2.0, 0.0, 0.0], [-1.0, 1.0, 0.0]])
 CLASSES = torch.tensor([0, 2, -100, 1])

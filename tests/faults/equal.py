@@ -28,7 +28,7 @@ def fingerprint(system: System, job: str) -> dict[str, str]:
     from safetensors.torch import load_file
 
     from footplate.trainer.checkpoint import load_tensors
-    from footplate.trainer.testing import digest
+    from tests.support.training import digest
 
     newest = max(system.get(f"/jobs/{job}/checkpoints")["data"], key=lambda row: (row["step"], row["no"]))
     folder = system.folder / "artifacts" / newest["path"]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load
 
-from footplate.trainer.testing import digest
 from tests.support.processes import REPOSITORY
 from tests.support.system import JSON, System, assert_whole, standing_system
+from tests.support.training import digest
 
 pytestmark = pytest.mark.gpu
 

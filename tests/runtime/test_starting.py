@@ -26,9 +26,9 @@ from footplate.trainer.named.spec import NamedOptimizer
 from footplate.trainer.optimizers import AdamWScheduleFree, SGDScheduleFree
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
-from footplate.trainer.testing import digest
 from footplate.trainer.trainer import Trainer
 from tests.support.factories import make_spec
+from tests.support.training import digest
 
 OTHER = new_job_id()
 CKPT = new_checkpoint_id()

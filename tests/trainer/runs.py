@@ -9,8 +9,8 @@ from pathlib import Path
 
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import Events, Fingerprint, StopAt, fingerprint
 
 
 def run(

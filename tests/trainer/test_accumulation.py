@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import footplate
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.testing import fingerprint
+from tests.support.training import fingerprint
 from tests.trainer.sides import arguments, bert, gpt, sentences, tokenizer
 
 PLAIN = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

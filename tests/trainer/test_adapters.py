@@ -16,8 +16,8 @@ import footplate
 from footplate.components import toy
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
-from footplate.trainer.testing import Events, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import Events, StopAt, fingerprint
 from tests.trainer import sides
 
 ROWS = [{"input_ids": sentence[:4], "labels": sentence[:4]} for sentence in sides.sentences()]

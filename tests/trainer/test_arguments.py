@@ -29,8 +29,8 @@ from footplate.trainer.activations import repeated_layers
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.samplers import BatchRebalanceSampler, LengthGroupedSampler
-from footplate.trainer.testing import Events, digest
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import Events, digest
 from tests.trainer import sides
 
 FIELDS = {field.name for field in dataclasses.fields(Plain)}  # type: ignore[arg-type]

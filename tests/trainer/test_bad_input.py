@@ -19,8 +19,8 @@ from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import DataCollatorWithPadding
 from footplate.trainer.evaluation import OwnEvaluation
 from footplate.trainer.state import TrainerState
-from footplate.trainer.testing import Events
 from footplate.trainer.trainer import Trainer
+from tests.support.training import Events
 from tests.trainer.parts import tokenizers
 
 

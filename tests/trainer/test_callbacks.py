@@ -19,8 +19,8 @@ from footplate.trainer.callbacks import (
     ProgressCallback,
     TrainerCallback,
 )
-from footplate.trainer.testing import Events
 from footplate.trainer.trainer import Trainer
+from tests.support.training import Events
 
 
 def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:

@@ -13,8 +13,8 @@ from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.live_changes import ChangeResult, begin_with, change
 from footplate.trainer.named import NamedOptimizer
-from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import Events, Fingerprint, StopAt, fingerprint
 from tests.trainer.parts.test_named_optimizers import AUX, MAIN, Codec
 
 

@@ -21,8 +21,8 @@ from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import checkpoint as files
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.internals import SaveFailed
-from footplate.trainer.testing import Events, digest
 from footplate.trainer.trainer import Trainer
+from tests.support.training import Events, digest
 
 
 def a_trainer(

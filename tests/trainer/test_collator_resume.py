@@ -16,8 +16,8 @@ from transformers.data import data_collator as theirs
 
 from footplate.trainer import collators as ours
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.testing import Events, StopAt, digest
 from footplate.trainer.trainer import Trainer
+from tests.support.training import Events, StopAt, digest
 from tests.trainer.parts.tokenizers import WORDS, bert, t5
 
 SIZE = 64

@@ -16,8 +16,8 @@ from footplate.trainer import precision
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.launcher import PRECISION
 from footplate.trainer.strategies.choose import choose
-from footplate.trainer.testing import Events, StopAt
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import Events, StopAt
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.launch import launched, read
 

@@ -18,8 +18,8 @@ from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.strategies import single
 from footplate.trainer.strategies.device_copy import StreamCopy, moved
-from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import Events, Fingerprint, StopAt, fingerprint
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.launch import launched, read
 from tests.trainer.runs import run

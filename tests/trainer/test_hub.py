@@ -20,8 +20,8 @@ from footplate.contract.arguments import read_arguments
 from footplate.contract.errors import InvalidSpec
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.internals import Push
-from footplate.trainer.testing import Events
 from tests.support.hub import Hub, a_hub
+from tests.support.training import Events
 from tests.trainer import sides
 
 

@@ -17,8 +17,8 @@ from footplate.components import toy
 from footplate.contract.errors import DatasetError
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.evaluation import OwnEvaluation
-from footplate.trainer.testing import StopAt, digest
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import StopAt, digest
 
 
 def a_trainer(folder: Path, data: Any = None, model: nn.Module | None = None, **values: Any) -> Trainer:

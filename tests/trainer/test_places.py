@@ -14,8 +14,8 @@ from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.collators import default_data_collator
-from footplate.trainer.testing import Events, Fingerprint, StopAt, fingerprint
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import Events, Fingerprint, StopAt, fingerprint
 
 ROWS = [dict(row) for row in toy.regression(n=90)]
 

@@ -15,7 +15,7 @@ import footplate
 from footplate.components import toy
 from footplate.trainer import trial_save
 from footplate.trainer.checkpoint import CannotSave
-from footplate.trainer.testing import Events
+from tests.support.training import Events
 from tests.trainer import sides
 
 

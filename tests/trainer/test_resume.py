@@ -12,9 +12,9 @@ from torch.utils.data import Sampler
 from footplate.components import toy
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.collators import default_data_collator
-from footplate.trainer.testing import Events, Fingerprint, StopAt
 from footplate.trainer.trainer import Trainer, set_seed
 from tests.support.template import run_after_imports
+from tests.support.training import Events, Fingerprint, StopAt
 from tests.trainer.runs import run
 
 STEPS = 32

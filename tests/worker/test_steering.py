@@ -17,7 +17,7 @@ from footplate.contract.messages import Command
 from footplate.runtime.emit import EventSocket
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.testing import Events, Fingerprint, fingerprint
+from tests.support.training import Events, Fingerprint, fingerprint
 from tests.trainer.test_changing import a_trainer, codec
 from worker.attempt.training_processes import Training
 

@@ -31,8 +31,8 @@ from footplate.trainer.named import NamedOptimizer
 from footplate.trainer.placed_models import set_model
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from footplate.trainer.steps import context_parallel_step
-from footplate.trainer.testing import Events, StopAt
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import Events, StopAt
 
 GLOBAL_BATCH = 8
 

@@ -14,8 +14,8 @@ from torch.nn import functional
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.named import NamedOptimizer, NamedOptimizers
-from footplate.trainer.testing import StopAt, digest
 from footplate.trainer.trainer import Trainer, set_seed
+from tests.support.training import StopAt, digest
 
 
 class Bottleneck(nn.Module):
