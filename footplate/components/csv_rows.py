@@ -49,8 +49,14 @@ class CsvRows(Lines):
                 self._learn_names(next(reader, []), path)
             start = lines.offset
             for record in reader:
+                names = self.columns or []
+                if record and len(record) != len(names):
+                    raise DatasetError(
+                        f"{path}, line {lines.number}: {len(record)} values, but there are {len(names)} columns: "
+                        f"{', '.join(names)}",
+                        hint="put quotes around values that hold the delimiter, or set another delimiter",
+                    )
                 if record:
-                    self._require_fields(record, path, lines.number)
                     yield start, record
                 start = lines.offset
         except (csv.Error, UnicodeDecodeError) as error:
@@ -68,14 +74,6 @@ class CsvRows(Lines):
                 f"{path} has the columns {', '.join(header)}, but the file before it has {', '.join(self.columns)}"
             )
         self.columns = header
-
-    def _require_fields(self, record: list[str], path: Path, line: int) -> None:
-        names = self.columns or []
-        if len(record) != len(names):
-            raise DatasetError(
-                f"{path}, line {line}: {len(record)} values, but there are {len(names)} columns: {', '.join(names)}",
-                hint="put quotes around values that hold the delimiter, or set another delimiter",
-            )
 
     def _learn(self, record: list[str]) -> None:
         self.kinds = self.kinds or [WHOLE] * len(record)

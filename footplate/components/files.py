@@ -14,7 +14,7 @@ from pydantic import Field
 from footplate.components.csv_rows import CsvRows
 from footplate.components.extras import needs
 from footplate.components.file_streams import FileStream, LineReader, NumberedReader, ParquetReader
-from footplate.components.lines import JsonLines, TextFiles, TextLines, json_row, selected, text_row
+from footplate.components.lines import Lines, WholeFiles, json_row, selected, text_row
 from footplate.components.repository import files_of
 from footplate.components.tables import is_saved, parquet_rows, saved_rows
 from footplate.contract.errors import DatasetError
@@ -32,7 +32,7 @@ def jsonl(*, paths: Paths, offset: Offset = 0, limit: Limit = None, streaming: S
     files = _files(paths)
     if streaming:
         return FileStream(files, LineReader(json_row), offset, limit)
-    return selected(JsonLines(files), offset, limit)
+    return selected(Lines(files), offset, limit)
 
 
 def csv(
@@ -63,11 +63,12 @@ def text(
     """Rows of plain text in UTF-8."""
     files = _files(paths)
     if by == "file":
-        rows = selected(TextFiles(files, column), offset, limit)
+        rows = selected(WholeFiles(files, partial(text_row, column=column, is_file=True)), offset, limit)
         return _as_stream(rows) if streaming else rows
-    if streaming:
-        return FileStream(files, LineReader(partial(text_row, column=column)), offset, limit)
-    return selected(TextLines(files, column), offset, limit)
+    row = partial(text_row, column=column)
+    return (
+        FileStream(files, LineReader(row), offset, limit) if streaming else selected(Lines(files, row), offset, limit)
+    )
 
 
 @needs("pyarrow", extra="arrow")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -222,7 +221,8 @@ def _under_config_names(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
 
     Raises NotBuildable for a name that the config does not have.
     """
-    valid_names = {*vars(config), *config.attribute_map, *_fields(type(config))} | {"num_labels"}
+    declared = fields(config) if is_dataclass(config) else ()
+    valid_names = {*vars(config), *config.attribute_map, *(field.name for field in declared), "num_labels"}
     values = {}
     for name, value in changes.items():
         if name not in valid_names:
@@ -237,10 +237,6 @@ def _under_config_names(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
 
 def _cannot_be(config: Any, error: Exception) -> NotBuildable:
     return NotBuildable(f"a {config.model_type} with this config cannot be made: {' '.join(str(error).split())[:300]}")
-
-
-def _fields(kind: type) -> Iterable[str]:
-    return [field.name for field in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
 
 
 # The weights

@@ -45,19 +45,15 @@ def tokenizer(
             hint="write the tokenizer to that folder with tokenizer.save_pretrained; code in the folder is never run",
         ) from error
     if pad_token is not None:
-        processor.pad_token = _known(processor, pad_token)
+        vocabulary = processor.get_vocab()
+        if pad_token not in vocabulary:
+            special = ", ".join(map(repr, processor.all_special_tokens)) or "none"
+            raise NotBuildable(
+                f"pad_token: the tokenizer knows no {pad_token!r}; its special tokens: {special}",
+                hint=did_you_mean(pad_token, [name for name in vocabulary if not name.isalnum()]),
+            )
+        processor.pad_token = pad_token
     return processor
-
-
-def _known(tokenizer: Any, token: str) -> str:
-    vocabulary = tokenizer.get_vocab()
-    if token not in vocabulary:
-        special = ", ".join(map(repr, tokenizer.all_special_tokens)) or "none"
-        raise NotBuildable(
-            f"pad_token: the tokenizer knows no {token!r}; its special tokens: {special}",
-            hint=did_you_mean(token, [name for name in vocabulary if not name.isalnum()]),
-        )
-    return token
 
 
 NEEDS_FAST = "use a model whose tokenizer transformers can write as tokenizer.json"

@@ -9,7 +9,7 @@ import json
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,27 @@ from footplate.contract.errors import DatasetError
 from footplate.contract.spec_parts import Split
 
 
-class Lines:
-    """Rows by number over several files. Subclasses find the offsets of the rows, and parse a row."""
+def json_row(content: bytes) -> Row:
+    value = json.loads(content)
+    if not isinstance(value, dict):
+        raise DatasetError(f"a row must be a JSON object, but this line holds {kind(value)}")
+    return value
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = list(paths)
+
+def text_row(content: bytes, column: str, *, is_file: bool = False) -> Row:
+    # Empty lines after a line belong to its row, and are ignored.
+    text = content if is_file else content.partition(b"\n")[0].rstrip(b"\r")
+    return {column: text.decode("utf-8-sig")}
+
+
+class Lines:
+    """Rows by number over several files, in which each line that is not empty is a row. `row` parses a line.
+
+    Subclasses find other rows, and may parse a row in another way.
+    """
+
+    def __init__(self, paths: Sequence[Path], row: Callable[[bytes], Row] = json_row) -> None:
+        self.paths, self.row = list(paths), row
         self.starts = [self._starts(path) for path in self.paths]
         self._before = [0, *accumulate(len(starts) - 1 for starts in self.starts)]
         if len(self) == 0:
@@ -75,29 +91,11 @@ class Lines:
         return starts
 
     def _row(self, content: bytes, path: Path) -> Row:
-        raise NotImplementedError
+        return self.row(content)
 
 
-class JsonLines(Lines):
-    """The rows of JSON lines files. Each line is a JSON object."""
-
-    def _row(self, content: bytes, path: Path) -> Row:
-        return json_row(content)
-
-
-class TextLines(Lines):
-    """The rows of text files. Each line that is not empty is a row."""
-
-    def __init__(self, paths: Sequence[Path], column: str) -> None:
-        self.column = column
-        super().__init__(paths)
-
-    def _row(self, content: bytes, path: Path) -> Row:
-        return text_row(content, self.column)
-
-
-class TextFiles(TextLines):
-    """The rows of text files in which each file is one row."""
+class WholeFiles(Lines):
+    """The rows of files in which each file is one row. Empty files are left out."""
 
     def _starts(self, path: Path) -> array[int]:
         try:
@@ -105,21 +103,6 @@ class TextFiles(TextLines):
         except OSError as error:
             raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
         return array("Q", [0, size] if size else [size])
-
-    def _row(self, content: bytes, path: Path) -> Row:
-        return {self.column: content.decode("utf-8-sig")}
-
-
-def json_row(content: bytes) -> Row:
-    value = json.loads(content)
-    if not isinstance(value, dict):
-        raise DatasetError(f"a row must be a JSON object, but this line holds {kind(value)}")
-    return value
-
-
-def text_row(content: bytes, column: str) -> Row:
-    # Empty lines after a row belong to it, and are ignored.
-    return {column: content.partition(b"\n")[0].rstrip(b"\r").decode("utf-8-sig")}
 
 
 class Selection:
@@ -140,8 +123,6 @@ class Selection:
 
 def selected(rows: Any, offset: int, limit: int | None) -> Any:
     """Returns the rows without the first `offset` rows, and at most `limit` rows."""
-    if offset < 0 or (limit is not None and limit < 1):
-        raise DatasetError(f"offset is {offset} and limit {limit}: offset must be 0 or more, limit 1 or more")
     numbers = range(len(rows))[offset:][:limit]
     if not numbers:
         raise DatasetError(f"offset is {offset}, but there are only {len(rows)} rows", hint="use a smaller offset")
@@ -170,15 +151,11 @@ def line_of(path: Path, offset: int) -> str:
     """Returns the file and line of an offset in bytes, such as `train.jsonl, line 7`."""
     try:
         with path.open("rb") as file:
-            return f"{path}, line {_newlines(file, offset) + 1}"
+            line = 1
+            # In chunks, because files may be larger than memory.
+            while offset > 0 and (chunk := file.read(min(offset, 1 << 20))):
+                line += chunk.count(b"\n")
+                offset -= len(chunk)
+            return f"{path}, line {line}"
     except OSError:
         return str(path)
-
-
-def _newlines(file: Any, end: int) -> int:
-    """Counts the newlines before an offset, in chunks, because files may be larger than memory."""
-    count = 0
-    while end > 0 and (chunk := file.read(min(end, 1 << 20))):
-        count += chunk.count(b"\n")
-        end -= len(chunk)
-    return count

@@ -76,7 +76,8 @@ def shipped() -> Shipped:
     library = Shipped()
     if package is None or not package.submodule_search_locations:
         return library
-    for file in _yaml_files(Path(package.submodule_search_locations[0], "tasks")):
+    folders = os.walk(Path(package.submodule_search_locations[0], "tasks"))
+    for file in (Path(folder, name) for folder, _, names in folders for name in names if name.endswith(".yaml")):
         text = file.read_bytes()
         if name := _value(_GROUP, text):
             library.groups.setdefault(name, file)
@@ -85,11 +86,6 @@ def shipped() -> Shipped:
             for tag in _tags_in(file, text):
                 library.tags.setdefault(tag, []).append(name)
     return library
-
-
-def _yaml_files(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
-        yield from (Path(folder, name) for name in names if name.endswith(".yaml"))
 
 
 def _line_with(key: str) -> re.Pattern[bytes]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -292,24 +293,18 @@ def _model_of(trainer: Any) -> Any:
     )
 
 
-class _reported:
+@contextmanager
+def _reported(trainer: Any) -> Iterator[None]:
     """Calls the Trainer's callbacks before each forward pass, so that the job shows progress and can be stopped."""
 
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-
-    def __enter__(self) -> None:
-        self.hook = self.trainer.model.register_forward_pre_hook(self._step)
-
-    def __exit__(self, *_: Any) -> None:
-        self.hook.remove()
-
-    def _step(self, *_: Any) -> None:
-        trainer = self.trainer
+    def report(*_: Any) -> None:
         # The processes have different numbers of forward passes, so callbacks must not communicate here.
         trainer.control = trainer.callback_handler.call_event(
             "on_prediction_step", trainer.args, trainer.state, trainer.control, is_alone=True
         )
+
+    with trainer.model.register_forward_pre_hook(report):
+        yield
 
 
 def _rows(paths: Sequence[str]) -> Any:

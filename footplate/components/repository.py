@@ -65,18 +65,12 @@ def _splits(folder: Path, config: str | None) -> Splits:
     if config is not None:
         raise DatasetError(f"the dataset has one configuration, and {config!r} was requested", hint="leave config out")
     splits: Splits = {}
-    for file in sorted(_readable(folder)):
+    paths = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    for file in sorted(path for path in paths if path.name not in METADATA_FILES and path.is_file()):
         splits.setdefault(_split_of(str(file.relative_to(folder))), []).append(file)
     unnamed = splits.pop("", [])
     # If no file name has the name of a split, all files are training data.
     return splits or ({"train": unnamed} if unnamed else {})
-
-
-def _readable(folder: Path) -> Iterator[Path]:
-    return (
-        path for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and path.name not in METADATA_FILES and path.is_file()
-    )  # fmt: skip
 
 
 def _split_of(name: str) -> str:
@@ -103,10 +97,10 @@ def _configs(card: Path) -> list[dict[str, Any]]:
     return [config for config in configs or [] if isinstance(config, dict) and config.get("data_files")]
 
 
-def _of_card(folder: Path, configs: list[dict[str, Any]], wanted: str | None) -> Splits:
+def _of_card(folder: Path, configs: list[dict[str, Any]], config_name: str | None) -> Splits:
     names = {str(config.get("config_name", "default")): config for config in configs}
     defaults = [name for name, config in names.items() if config.get("default") or name == "default" or len(names) == 1]
-    name = wanted or next(iter(defaults), None)
+    name = config_name or next(iter(defaults), None)
     if name is None or name not in names:
         problem = "needs the argument config" if name is None else f"has no config {name!r}"
         raise DatasetError(

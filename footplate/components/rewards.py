@@ -82,11 +82,7 @@ def _compared(
             hint=did_you_mean(column, columns),
         )
     pairs = zip(map(text_of, completions), map(str, columns[column]), strict=True)
-    return [compare(*(_folded(text) if fold else text.strip() for text in pair)) for pair in pairs]
-
-
-def _folded(text: str) -> str:
-    return text.strip().casefold()
+    return [compare(*(text.strip().casefold() if fold else text.strip() for text in pair)) for pair in pairs]
 
 
 def _of_trl(name: str) -> Reward:

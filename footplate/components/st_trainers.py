@@ -18,6 +18,10 @@ from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.contract.errors import NotBuildable, did_you_mean
 
 LIBRARY = "sentence_transformers"
+# The Trainer moves the model to its device.
+_FROM_FILES: dict[str, Any] = {
+    "local_files_only": True, "trust_remote_code": False, "device": "cpu", "model_kwargs": {"use_safetensors": True}
+}  # fmt: skip
 
 
 @needs(LIBRARY, extra="st")
@@ -28,10 +32,8 @@ def encoder(
 ) -> Any:
     """Turns texts into vectors (SentenceTransformer)."""
     library = imported(LIBRARY)
-    # The Trainer moves the model to its device.
-    options = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
     try:
-        model = library.SentenceTransformer(path, model_kwargs={"use_safetensors": True}, **options)
+        model = library.SentenceTransformer(path, **_FROM_FILES)
     except (OSError, ValueError) as error:
         raise NotBuildable(f"{Path(path).name} is not the folder of an encoder: {error}") from error
     if max_length is not None:
@@ -47,9 +49,7 @@ def is_encoder(model: Any) -> bool:
 
 def load_encoder(model: Any, folder: Path) -> None:
     """Loads a checkpoint's weights into an encoder. The library writes each of its modules into files of its own."""
-    options = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
-    stored = type(model)(str(folder), model_kwargs={"use_safetensors": True}, **options)
-    model.load_state_dict(stored.state_dict())
+    model.load_state_dict(type(model)(str(folder), **_FROM_FILES).state_dict())
 
 
 class EmbeddingTrainer:

@@ -102,6 +102,8 @@ def is_saved(folder: Path) -> bool:
 
 def saved_rows(folder: Path, split: str | None) -> TableRows:
     """Returns the rows that `save_to_disk` wrote, in the Arrow files of state.json, without the library `datasets`."""
+    import pyarrow
+
     folder = _split(folder, split)
     try:
         listed = json.loads((folder / "state.json").read_text())["_data_files"]
@@ -115,7 +117,10 @@ def saved_rows(folder: Path, split: str | None) -> TableRows:
     for name in names:
         if Path(name).name != name:
             raise DatasetError(f"{folder.name}/state.json names a file outside of the folder: {name[:80]!r}")
-        batches += _stream(folder / name)
+        try:
+            batches += pyarrow.ipc.open_stream(pyarrow.memory_map(str(folder / name)))
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DatasetError(f"{folder / name} cannot be read: {error}") from error
     return TableRows(batches, folder.name)
 
 
@@ -135,12 +140,3 @@ def _split(folder: Path, split: str | None) -> Path:
             f"{folder.name} {problem}; its splits are: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
         )
     return folder / split
-
-
-def _stream(path: Path) -> list[Any]:
-    import pyarrow
-
-    try:
-        return list(pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))))
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DatasetError(f"{path} cannot be read: {error}") from error
