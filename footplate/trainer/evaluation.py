@@ -17,7 +17,7 @@ from footplate.trainer.overrides import Shortcut, left_out_by
 from footplate.trainer.prediction_step import keys_to_ignore, labels_and_loss
 from footplate.trainer.reporting import speed_metrics
 from footplate.trainer.schedules import follows_a_metric
-from footplate.trainer.state import EvalLoopOutput, PredictionOutput, watched_metric
+from footplate.trainer.state import PredictionOutput, watched_metric
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -56,9 +56,12 @@ def evaluate(
         return metrics
     started, memory = time.time(), trainer._footplate.memory
     memory.start("eval")
-    rows = own_evaluation(trainer, data)
-    output = (
-        trainer.evaluation_loop(
+    sets = trainer.eval_dataset
+    rows = sets.get(data) if isinstance(data, str) and isinstance(sets, Mapping) else data
+    if isinstance(rows, OwnEvaluation):
+        output = evaluation_pass.run_own(trainer, rows)
+    else:
+        output = trainer.evaluation_loop(
             trainer.get_eval_dataloader(eval_dataset),
             description="Evaluation",
             # Without compute_metrics nothing reads the predictions, so they are not kept. Streaming metrics still run.
@@ -66,21 +69,11 @@ def evaluate(
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
-        if rows is None
-        else evaluation_pass.run_own(trainer, rows)
-    )
     output.metrics.update(_speed(trainer, metric_key_prefix, started, output.num_samples))
     output.metrics.update(memory.figures("eval"))
     trainer.log(output.metrics)
     trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, output.metrics)
     return output.metrics
-
-
-def own_evaluation(trainer: Trainer, data: Any) -> OwnEvaluation | None:
-    """Returns the evaluation set if it is an OwnEvaluation, else None. `data` is the set or its name."""
-    sets = trainer.eval_dataset
-    rows = sets.get(data) if isinstance(data, str) and isinstance(sets, Mapping) else data
-    return rows if isinstance(rows, OwnEvaluation) else None
 
 
 def predict(
@@ -99,30 +92,6 @@ def predict(
     output.metrics.update(memory.figures("test"))
     trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, output.metrics)
     return PredictionOutput(output.predictions, output.label_ids, output.metrics)
-
-
-@left_out_by(Shortcut.KNOWN_METRICS)
-def evaluation_loop(
-    trainer: Trainer,
-    dataloader: Any,
-    description: str,
-    prediction_loss_only: bool | None = None,
-    ignore_keys: list[str] | None = None,
-    metric_key_prefix: str = "eval",
-) -> EvalLoopOutput:
-    loss_only = trainer.args.prediction_loss_only
-    keep = not (loss_only if prediction_loss_only is None else prediction_loss_only)
-    by_batch = keep and trainer.args.batch_eval_metrics and trainer.compute_metrics is not None
-    return evaluation_pass.run(
-        trainer,
-        dataloader,
-        loss_only=loss_only,
-        # compute_metrics by batch needs no kept predictions. predict() keeps predictions, because it returns them.
-        keep=keep and not (by_batch and description != "Prediction"),
-        ignore_keys=ignore_keys,
-        prefix=metric_key_prefix,
-        by_batch=by_batch,
-    )
 
 
 @left_out_by(Shortcut.PREDICTION_STEP, Shortcut.KNOWN_METRICS)

@@ -15,6 +15,7 @@ from footplate.trainer.eval_totals import CollectedOutputs, ExactLoss, MeanLoss
 from footplate.trainer.losses.loss import shifted
 from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.metrics.sums import BatchMetric, Sums
+from footplate.trainer.overrides import Shortcut, left_out_by
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import BatchResult, prediction_step
 from footplate.trainer.samplers import Batches
@@ -27,34 +28,38 @@ if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
 
-def run(
+@left_out_by(Shortcut.KNOWN_METRICS)
+def evaluation_loop(
     trainer: Trainer,
-    loader: Any,
-    *,
-    loss_only: bool,
-    keep: bool,
-    ignore_keys: list[str] | None,
-    prefix: str,
-    by_batch: bool = False,
+    dataloader: Any,
+    description: str,
+    prediction_loss_only: bool | None = None,
+    ignore_keys: list[str] | None = None,
+    metric_key_prefix: str = "eval",
 ) -> EvalLoopOutput:
-    """Runs the model over the loader's batches, and returns losses, metrics and, with `keep`, all predictions.
+    """Runs the model over the loader's batches. Returns losses, metrics and, if they are kept, all predictions.
 
-    Without `keep`, memory does not grow with the samples. `loss_only` also turns off streaming metrics. `by_batch`
-    calls `compute_metrics` for every batch, as soon as the batch is computed.
+    Without predictions, memory does not grow with the samples. The argument `prediction_loss_only` of the Trainer also
+    turns off streaming metrics. With `batch_eval_metrics`, `compute_metrics` is called as soon as a batch is computed.
     """
-    strategy = trainer._footplate.strategy
+    args, strategy = trainer.args, trainer._footplate.strategy
+    loss_only = args.prediction_loss_only
+    keep = not (loss_only if prediction_loss_only is None else prediction_loss_only)
+    by_batch = keep and args.batch_eval_metrics and trainer.compute_metrics is not None
+    # compute_metrics by batch needs no kept predictions. predict() keeps predictions, because it returns them.
+    keep = keep and not (by_batch and description != "Prediction")
     model = strategy.prepare_for_evaluation(trainer.model)
-    results = _Results(trainer, loader, loss_only=loss_only, keeps=keep, by_batch=by_batch)
+    results = _Results(trainer, dataloader, loss_only=loss_only, keeps=keep, by_batch=by_batch)
     step = prediction_step(trainer, model, loss_only=results.are_losses_only, ignore_keys=ignore_keys)
-    trainer.callback_handler.eval_dataloader = loader
+    trainer.callback_handler.eval_dataloader = dataloader
     _to_evaluation(trainer, model)
     with evaluating_in(model, _weights_precision(trainer)), in_place(trainer.callback_handler.callbacks):
-        plain_loader = strategy.plain_loader(loader)
+        plain_loader = strategy.plain_loader(dataloader)
         if is_ours(plain_loader):
             draw_and_discard()
         for batch, is_last in _marked(strategy.batches(opened(plain_loader)), by_batch):
             results.add(batch, step(batch), is_last)
-    return results.output(prefix)
+    return results.output(metric_key_prefix)
 
 
 def _to_evaluation(trainer: Trainer, model: Any) -> None:

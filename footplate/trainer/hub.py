@@ -131,11 +131,6 @@ class PushInProgress:
         wait(self.uploads)
 
 
-def push_in_progress(trainer: Trainer) -> PushInProgress | None:
-    pushes = trainer._footplate.pushes
-    return PushInProgress(tuple(push.upload for push in pushes)) if pushes else None
-
-
 def finish_current_push(trainer: Trainer) -> None:
     wait([push.upload for push in trainer._footplate.pushes])
     assert not pushes_in_progress(trainer)

@@ -117,7 +117,8 @@ def set_signature_columns(trainer: Trainer) -> None:
     If `forward` names no argument, the attribute stays None, and the collator receives every column.
     """
     signature = trainer._footplate.model_signature
-    if trainer._signature_columns is None and not signature.takes_anything:
+    takes_anything = signature.is_open and not signature.arguments
+    if trainer._signature_columns is None and not takes_anything:
         labels = dict.fromkeys(["label", "label_ids", *trainer.label_names, "labels"])
         trainer._signature_columns = [*(signature.arguments or ("x",)), *labels]
 

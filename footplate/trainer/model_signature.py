@@ -38,15 +38,6 @@ class ModelSignature:
     main_input: str
     """The input whose elements are counted as tokens."""
 
-    @property
-    def takes_anything(self) -> bool:
-        """True if `forward` takes `**kwargs` only, so that no column of the data can be left out as unused."""
-        return self.is_open and not self.arguments
-
-    @property
-    def first_argument(self) -> str:
-        return self.arguments[0] if self.arguments else "x"
-
     @classmethod
     def of(cls, model: nn.Module) -> ModelSignature:
         base = adapters.base_model(model)

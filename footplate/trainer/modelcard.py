@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,21 +22,33 @@ _NO_FIGURES = ("runtime", "_per_second", "epoch", "step", "total_flos")
 _OPENING = "The Trainer made this card from the data of the run. Read and complete it, and then remove this line."
 
 
-_LISTS = ("tags", "tasks", "dataset_tags", "dataset", "dataset_args")
-
-
-def write_card(trainer: Trainer, **options: Any) -> None:
-    """Writes a model card to README.md in `output_dir`. `options` are the arguments of `create_model_card`.
+def create_model_card(
+    trainer: Trainer,
+    language: str | None = None,
+    license: str | None = None,
+    tags: str | list[str] | None = None,
+    model_name: str | None = None,
+    finetuned_from: str | None = None,
+    tasks: str | list[str] | None = None,
+    dataset_tags: str | list[str] | None = None,
+    dataset: str | list[str] | None = None,
+    dataset_args: str | list[str] | None = None,
+) -> None:
+    """Writes README.md to `output_dir` with model, data, arguments and results.
 
     The library and the tags of an existing card are kept.
     """
+    if not trainer.is_world_process_zero():
+        return
     from huggingface_hub import ModelCard
 
-    options |= {name: listed(options[name]) for name in _LISTS}
+    options: dict[str, Any] = {"language": language, "license": license, "finetuned_from": finetuned_from}
+    options |= {"tags": listed(tags), "tasks": listed(tasks), "dataset_tags": listed(dataset_tags)}
+    options |= {"dataset": listed(dataset), "dataset_args": listed(dataset_args)}
     folder = Path(str(trainer.args.output_dir))
     path = folder / "README.md"
     before = ModelCard.load(path).data.to_dict() if path.exists() else {}
-    name = options["model_name"] or folder.absolute().name
+    name = model_name or folder.absolute().name
     front = _front_matter(trainer, name, before, options)
     folder.mkdir(parents=True, exist_ok=True)
     # Each value of the YAML is JSON, because JSON is valid YAML.
@@ -130,8 +143,6 @@ def _short(value: Any) -> str:
 def _versions() -> str:
     versions = []
     for package in ("footplate", "torch", "accelerate", "transformers", "peft"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions.append(f"- {package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            continue
     return "\n".join(versions)

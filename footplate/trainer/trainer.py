@@ -1,7 +1,7 @@
 """The Trainer with Hugging Face's names and signatures. All of its methods can be overridden.
 
-A method of more than a few lines is a function of the module that it belongs to: loop.py has the loop, steps/ a step,
-evaluation.py evaluations and saving.py checkpoints. callbacks.py lists the events.
+Most methods are functions of other modules: of loop.py for the loop, evaluation.py for evaluations, saving.py for
+checkpoints. Their first parameter, `trainer`, is the object. The folder steps/ has a step, and callbacks.py the events.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from torch.utils.data import DataLoader
 from footplate.contract import arguments as contract_arguments
 from footplate.trainer import (
     evaluation,
+    evaluation_pass,
     hub,
     loading,
     loop,
     micro_batch,
+    modelcard,
     optimizing,
     reporting,
     saving,
@@ -41,7 +43,6 @@ from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.memory import MemoryMeter
 from footplate.trainer.metrics.choose import make_metric
 from footplate.trainer.metrics.sums import BatchMetric
-from footplate.trainer.modelcard import write_card
 from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
 from footplate.trainer.names import HPSearchBackend
 from footplate.trainer.optimizers.choose import optimizer_class
@@ -133,7 +134,7 @@ class Trainer:
         self.processing_class = processing_class if processing_class is not None else tokenizer
         for metric in internals.metrics:
             make_metric(metric, self.processing_class)
-        first = internals.model_signature.first_argument
+        first = next(iter(internals.model_signature.arguments), "x")
         self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
         self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
         named = all_named(optimizers)
@@ -197,7 +198,8 @@ class Trainer:
     @property
     def push_in_progress(self) -> hub.PushInProgress | None:
         """The upload of a checkpoint that is under way, or None. Setting None forgets the uploads."""
-        return hub.push_in_progress(self)
+        pushes = self._footplate.pushes
+        return hub.PushInProgress(tuple(push.upload for push in pushes)) if pushes else None
 
     @push_in_progress.setter
     def push_in_progress(self, push: None) -> None:
@@ -376,7 +378,7 @@ class Trainer:
 
     evaluate = evaluation.evaluate
     predict = evaluation.predict
-    evaluation_loop = evaluation.evaluation_loop
+    evaluation_loop = evaluation_pass.evaluation_loop
     prediction_step = evaluation.prediction_step
     _evaluate = evaluation.evaluate_in_training
     _determine_best_metric = evaluation.determine_best_metric
@@ -441,35 +443,9 @@ class Trainer:
 
     init_hf_repo = hub.init_hf_repo
     push_to_hub = hub.push_to_hub
+    create_model_card = modelcard.create_model_card
     _push_from_checkpoint = hub.push_checkpoint
     _finish_current_push = hub.finish_current_push
-
-    def create_model_card(
-        self,
-        language: str | None = None,
-        license: str | None = None,
-        tags: str | list[str] | None = None,
-        model_name: str | None = None,
-        finetuned_from: str | None = None,
-        tasks: str | list[str] | None = None,
-        dataset_tags: str | list[str] | None = None,
-        dataset: str | list[str] | None = None,
-        dataset_args: str | list[str] | None = None,
-    ) -> None:
-        """Writes README.md to `output_dir` with model, data, arguments and results."""
-        if self.is_world_process_zero():
-            write_card(
-                self,
-                language=language,
-                license=license,
-                tags=tags,
-                model_name=model_name,
-                finetuned_from=finetuned_from,
-                tasks=tasks,
-                dataset_tags=dataset_tags,
-                dataset=dataset,
-                dataset_args=dataset_args,
-            )
 
     # Callbacks
 
