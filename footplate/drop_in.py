@@ -158,8 +158,8 @@ def _their_modules() -> list[ModuleType]:
         raise ImportError("footplate.install() needs transformers: pip install 'footplate[hf]'") from error
     for name in THEIR_MODULES:
         import_module(f"transformers.{name}")
-    loaded = [module for name, module in list(sys.modules.items()) if name.startswith("transformers.")]
-    return [transformers, *loaded]
+    submodules = [module for name, module in list(sys.modules.items()) if name.startswith("transformers.")]
+    return [transformers, *submodules]
 
 
 def _pairs(modules: list[ModuleType]) -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -47,23 +47,15 @@ def state_to_save(model: nn.Module) -> dict[str, Any]:
 
 def save_rest(model: nn.Module, folder: Path, state: dict[str, Any] | None = None) -> None:
     """Writes the file REST: trained weights outside of the adapters, prompt encoders, and buffers."""
-    rest = _rest(model, state)
-    if rest:
-        save_file({name: tensor.detach().contiguous() for name, tensor in rest.items()}, folder / REST)
-
-
-def _rest(model: nn.Module, state: dict[str, Any] | None = None) -> dict[str, Tensor]:
     model_state = model.state_dict()
     places = {_place(tensor) for name in _names(model) for tensor in _of(model, name, model_state).values()}
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     changing = trained | {name for name, _ in model.named_buffers() if name in model_state}
     state = model_state if state is None else state
     prompts = {name for name in model_state if name.startswith(PROMPT_ENCODERS)}
-    return {
-        name: state[name]
-        for name in sorted(changing | prompts)
-        if name in prompts or _place(model_state[name]) not in places
-    }
+    rest = [name for name in sorted(changing | prompts) if name in prompts or _place(model_state[name]) not in places]
+    if rest:
+        save_file({name: state[name].detach().contiguous() for name in rest}, folder / REST)
 
 
 def _place(tensor: Tensor) -> int:

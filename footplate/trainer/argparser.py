@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import sys
 import types
@@ -75,7 +74,12 @@ class HfArgumentParser(ArgumentParser):
             ) from error
         for field in dataclasses.fields(kind):
             if field.init:
-                _add_option(group, field, hints[field.name], _help(kind, field))
+                # The help text in the field's metadata, or the docstring below the field in its source.
+                text = field.metadata.get("help") or meanings(kind).get(field.name)
+                # argparse formats help texts with %.
+                _add_option(
+                    group, field, hints[field.name], " ".join(text.split()).replace("%", "%%") if text else text
+                )
         # Hidden options without a default, so that an option that is not given has no effect.
         hidden: dict[str, Any] = {"nargs": "?", "const": True, "type": _loose, "default": SUPPRESS, "help": SUPPRESS}
         for name in _further_names(kind):
@@ -180,13 +184,6 @@ def _loose(text: str) -> Any:
         return text
 
 
-def _help(kind: Any, field: Any) -> str | None:
-    """Returns the help text in the field's metadata, or the docstring below the field in its source."""
-    text = field.metadata.get("help") or meanings(kind).get(field.name)
-    # argparse formats help texts with %.
-    return " ".join(text.split()).replace("%", "%%") if text else text
-
-
 def _add_option(group: ArgumentParser | _ArgumentGroup, field: Any, hint: Any, help_text: str | None) -> None:
     names = [f"--{field.name}", *([f"--{field.name.replace('_', '-')}"] if "_" in field.name else [])]
     aliases = field.metadata.get("aliases", [])
@@ -251,27 +248,25 @@ def _reader(kinds: list[Any]) -> Callable[[str], Any]:
 
     `str` is tried late, because it accepts any text.
     """
-    return functools.partial(_read, sorted(kinds, key=lambda kind: _ORDER_OF_TRIALS.get(_plain(kind), 5)))
+    ordered_kinds = sorted(kinds, key=lambda kind: _ORDER_OF_TRIALS.get(get_origin(kind) or kind, 5))
+
+    def read(text: str) -> Any:
+        problem: Exception | None = None
+        for kind in ordered_kinds:
+            try:
+                return _as(kind, text)
+            except (ValueError, TypeError, ArgumentTypeError) as error:
+                problem = error
+        raise ArgumentTypeError(str(problem))
+
+    return read
 
 
-_ORDER_OF_TRIALS = {bool: 0, int: 1, float: 2, dict: 3, str: 8, Path: 9}
+_ORDER_OF_TRIALS: dict[Any, int] = {bool: 0, int: 1, float: 2, dict: 3, str: 8, Path: 9}
 
 
-def _plain(kind: Any) -> Any:
-    return get_origin(kind) or kind
-
-
-def _read(kinds: list[Any], text: str) -> Any:
-    problem: Exception | None = None
-    for kind in kinds:
-        try:
-            return _as(_plain(kind), kind, text)
-        except (ValueError, TypeError, ArgumentTypeError) as error:
-            problem = error
-    raise ArgumentTypeError(str(problem))
-
-
-def _as(plain: Any, kind: Any, text: str) -> Any:
+def _as(kind: Any, text: str) -> Any:
+    plain = get_origin(kind) or kind
     if plain is bool:
         return string_to_bool(text)
     if plain is dict:

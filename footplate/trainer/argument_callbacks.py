@@ -58,9 +58,8 @@ class StopOnNan(TrainerCallback):
         if state.global_step % self.steps and state.global_step < state.max_steps:
             return
         # A step counts as NaN if its loss was NaN on any process.
-        in_a_row = self.trainer._footplate.strategy.peers.maximum(
-            self.trainer._footplate.run.step.tally.not_finite_in_a_row()
-        )
+        internals = self.trainer._footplate
+        in_a_row = max(internals.strategy.peers.all_gather(internals.run.step.tally.not_finite_in_a_row()))
         if in_a_row >= self.steps:
             last = state.global_step
             raise FloatingPointError(

@@ -35,14 +35,6 @@ def does_not_fit(trainer: Trainer, model: nn.Module, inputs: Mapping[str, Any], 
     return error
 
 
-def no_labels(trainer: Trainer, error: ValueError) -> ValueError:
-    """Returns the error for a batch without labels. It lists the data's columns, and shows how a job renames one."""
-    return ValueError(
-        f"{error}. The rows have {columns(trainer)}. If one of these columns has the labels, rename it: "
-        '{"use": "rename", "args": {"columns": {"THAT COLUMN": "labels"}}} in data.map'
-    )
-
-
 def explained(trainer: Trainer, batches: Sequence[Any], error: Exception) -> Exception | None:
     """Returns a clearer error for a failed step if a label or token id is out of range, else None.
 

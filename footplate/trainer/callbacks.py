@@ -99,8 +99,16 @@ class CallbackHandler:
         self._find_listeners()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
-        """Adds a callback after the others. Logs a warning if there is already a callback of the same class."""
-        new_callback = _require_events(callback() if isinstance(callback, type) else callback)
+        """Adds a callback after the others. Logs a warning if there is already a callback of the same class.
+
+        Raises TypeError if the callback has no method of an event and so would never be called.
+        """
+        new_callback = callback() if isinstance(callback, type) else callback
+        if not any(hasattr(new_callback, name) for name in (*EVENTS, "figures")):
+            raise TypeError(
+                f"{new_callback!r} has no event: a callback is a TrainerCallback, its class, or an object with methods "
+                "such as on_step_end"
+            )
         if any(type(own_callback) is type(new_callback) for own_callback in self.callbacks):
             log.warning("there is already a callback %s: both are called", type(new_callback).__name__)
         self.callbacks.append(new_callback)
@@ -156,7 +164,10 @@ class CallbackHandler:
         for listener in listeners:
             answer = listener(args, state, control, **kwargs)
             if answer is not None and answer is not control:
-                control = _control(answer, listener)
+                if not hasattr(answer, "should_training_stop"):
+                    name = getattr(listener, "__qualname__", repr(listener))
+                    raise TypeError(f"{name} returned {answer!r:.80}: return the control that it received, or None")
+                control = answer
         return control
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
@@ -218,23 +229,6 @@ class CallbackHandler:
 
     def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
         return self.call_event("on_push_begin", args, state, control)
-
-
-def _require_events(callback: Any) -> Any:
-    """Returns the callback, or raises TypeError if it has no method of an event and so would never be called."""
-    if not any(hasattr(callback, name) for name in (*EVENTS, "figures")):
-        raise TypeError(
-            f"{callback!r} has no event: a callback is a TrainerCallback, its class, or an object with methods "
-            "such as on_step_end"
-        )
-    return callback
-
-
-def _control(answer: Any, listener: Any) -> TrainerControl:
-    if hasattr(answer, "should_training_stop"):
-        return answer  # type: ignore[no-any-return]
-    name = getattr(listener, "__qualname__", repr(listener))
-    raise TypeError(f"{name} returned {answer!r:.80}: return the control that it received, or None")
 
 
 class DefaultFlowCallback(TrainerCallback):

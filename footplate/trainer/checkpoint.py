@@ -347,7 +347,8 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     ]
     extra = [name for name in stored if name not in current]
     wrong = [name for name in missing if name not in buffers]
-    wrong += [name for name in extra if not _has_module_of(model, name)]
+    modules = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    wrong += [name for name in extra if name.rpartition(".")[0] not in modules]
     wrong += [n for n in stored if n in current and n not in buffers and current[n].shape != stored[n].shape]
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -360,15 +361,6 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     if extra:
         log.warning("%s has tensors that the model lacks, which are left out: %s", folder.name, ", ".join(extra))
     return stored
-
-
-def _has_module_of(model: nn.Module, name: str) -> bool:
-    """Returns True if the model has the module of a tensor with this name."""
-    try:
-        model.get_submodule(name.rpartition(".")[0])
-    except AttributeError:
-        return False
-    return True
 
 
 def holds_adapters_only(model: nn.Module, folder: Path) -> bool:

@@ -102,34 +102,24 @@ class GreedyLR:
         if self._streaming_avg is not None:
             current = self._streaming_avg.streamavg(current)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        if self.cooldown_counter > 0 or self.warmup_counter > 0:
-            self._sit_out()
-        else:
-            self._count(current)
-            self._move()
-        self._last_lr = self._rates()
-
-    def _sit_out(self) -> None:
         if self.cooldown_counter > 0:
             self.cooldown_counter -= 1
-        else:
+            self.num_bad_epochs = self.num_good_epochs = 0
+        elif self.warmup_counter > 0:
             self.warmup_counter -= 1
-        self.num_bad_epochs = self.num_good_epochs = 0
-
-    def _count(self, current: float) -> None:
-        if self.is_better(current, self.best):
+            self.num_bad_epochs = self.num_good_epochs = 0
+        elif self.is_better(current, self.best):
             self.best = current
             self.num_bad_epochs, self.num_good_epochs = 0, self.num_good_epochs + 1
         else:
             self.num_bad_epochs, self.num_good_epochs = self.num_bad_epochs + 1, 0
-
-    def _move(self) -> None:
         if self.num_good_epochs > self.patience:
             self._increase_lr()
             self.warmup_counter, self.num_good_epochs = self.warmup, 0
         elif self.num_bad_epochs > self.patience:
             self._reduce_lr()
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+        self._last_lr = self._rates()
 
     def is_better(self, current: float, best: float) -> bool:
         sign = 1.0 if self.mode == "max" else -1.0

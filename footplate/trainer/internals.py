@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from footplate.trainer.model_signature import ModelSignature
     from footplate.trainer.named import NamedOptimizer
     from footplate.trainer.plan import StepPlan
-    from footplate.trainer.position import DataPosition
     from footplate.trainer.steps.step import Step
     from footplate.trainer.strategies.single import Single
 
@@ -37,8 +36,6 @@ class Run:
     ignore_keys: list[str] | None = None
     """The argument `ignore_keys_for_eval` of `train()`."""
     plan: StepPlan = field(init=False)
-    position: DataPosition = field(init=False)
-    """The first micro-batch of the run."""
     step: Step = field(init=False)
     epoch: Epoch | None = None
     """The current pass over the data."""

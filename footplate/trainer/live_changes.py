@@ -44,18 +44,18 @@ class ChangeResult:
     """The reason for the refusal, by name."""
 
 
-def change(trainer: Trainer, wanted: Mapping[str, Any]) -> ChangeResult:
+def change(trainer: Trainer, new_values: Mapping[str, Any]) -> ChangeResult:
     """Applies each value that can change. Call it in `on_step_end`, with the same values in every process."""
     changed = ChangeResult()
-    unknown = [name for name in wanted if name not in CHANGEABLE]
-    for name in [*(name for name in CHANGEABLE if name in wanted), *unknown]:
+    unknown = [name for name in new_values if name not in CHANGEABLE]
+    for name in [*(name for name in CHANGEABLE if name in new_values), *unknown]:
         before = _before(trainer, name)
         try:
-            _change(trainer, name, wanted[name])
+            _change(trainer, name, new_values[name])
         except CannotChange as error:
             changed.refused[name] = str(error)
         else:
-            changed.values[name] = (before, wanted[name])
+            changed.values[name] = (before, new_values[name])
     trainer.state.compute_steps(trainer.args, trainer.state.max_steps)
     return changed
 

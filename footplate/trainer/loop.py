@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from footplate.contract.errors import DatasetError
-from footplate.trainer import batch_errors, reporting, saving
+from footplate.trainer import batch_errors, callback_tensors, reporting, saving
 from footplate.trainer.data import Epoch
 from footplate.trainer.internals import Run
 from footplate.trainer.model_changes import changed_for_training
@@ -75,12 +75,15 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     loader = trainer.get_train_dataloader()
     plan = StepPlan(*trainer.set_initial_training_values(args, loader))
     rng: saving.StoredRng | None = None
-    trainer.state, run.position = TrainerState(), DataPosition()
+    trainer.state, position = TrainerState(), DataPosition()
     if folder is not None:
         trainer.state, old_args = saving.load_state(trainer, folder)
-        saving.restore_callbacks(trainer, folder)
+        trainer._load_callback_state()
+        if args.restore_callback_states_from_checkpoint is not False:
+            tensors = peers.from_main(lambda: callback_tensors.read(folder))
+            callback_tensors.restore(trainer.callback_handler.callbacks, tensors)
         rng = saving.StoredRng(folder, peers)
-        plan, run.position = resumed(trainer, plan, internals.strategy.plain_loader(loader), old_args, rng.places)
+        plan, position = resumed(trainer, plan, internals.strategy.plain_loader(loader), old_args, rng.places)
     run.plan = plan
     state = _with_plan(trainer, plan)
     peers.from_main(lambda: try_saving(trainer, resumes=folder is not None))
@@ -96,7 +99,7 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
         trainer.control = trainer.callback_handler.on_train_begin(args, state, trainer.control)
         if args.eval_on_start:
             trainer._evaluate(None, run.ignore_keys, skip_scheduler=True)
-        run_epochs(trainer, step, loader, rng)
+        run_epochs(trainer, step, loader, rng, position)
         output = _finish(trainer, run.plan)
     except BaseException as error:
         saving.finish_save_after_error(trainer)
@@ -155,16 +158,15 @@ def _prepare(trainer: Trainer, max_steps: int, loader: Any, folder: Path | None)
     events.train_dataloader = loader
 
 
-def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng | None) -> None:
-    """Trains from the run's position to the end of the plan, or until a callback stops it.
+def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng | None, position: DataPosition) -> None:
+    """Trains from a position in the data to the end of the plan, or until a callback stops it.
 
     The plan's end may change during training. `rng` restores the generators' state of the checkpoint. If the
     run continues within an epoch, the state is restored after the data is opened, because opening draws numbers. At an
     epoch's start, the state is restored before.
     """
     strategy, run = trainer._footplate.strategy, trainer._footplate.run
-    loader, position = strategy.plain_loader(loader), run.position
-    skip, offset = position.batch, position.offset
+    loader, skip, offset = strategy.plain_loader(loader), position.batch, position.offset
     for epoch in count(position.epoch):
         if epoch >= run.plan.epochs or trainer.state.global_step >= run.plan.max_steps:
             break

@@ -10,7 +10,7 @@ import logging
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,7 +71,10 @@ def share_of_window(loss: Tensor, batch: Mapping[str, Any], items: Tensor | int,
 
 
 def _loss(model: nn.Module, inputs: Mapping[str, Any], items: Tensor | int, device: torch.device) -> float | None:
-    with torch.no_grad(), _undisturbed(model, device), _not_compiled():
+    # If dynamo is not imported, nothing is compiled anyway.
+    is_compiled = "torch._dynamo" in sys.modules
+    eagerly: Any = torch.compiler.set_stance("force_eager") if is_compiled else nullcontext()
+    with torch.no_grad(), _undisturbed(model, device), eagerly:
         loss = own_loss(model(**{**inputs, "num_items_in_batch": items}))
     return None if loss is None or loss.dim() else float(loss)
 
@@ -94,8 +97,3 @@ def _undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
         set_host_rng(host)
         for places, name, buffer, values in buffers:
             places[name] = buffer.copy_(values)
-
-
-def _not_compiled() -> AbstractContextManager[Any]:
-    """Returns a context without compilation. If dynamo is not imported, nothing is compiled anyway."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

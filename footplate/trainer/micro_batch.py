@@ -123,7 +123,10 @@ def loss_of(
             outputs, labels, num_items, shifts=signature.shifts_labels, family=signature.family, inputs=batch
         )
     except NoLabels as error:
-        raise batch_errors.no_labels(trainer, error) from error
+        raise ValueError(
+            f"{error}. The rows have {batch_errors.columns(trainer)}. If one of these columns has the labels, rename "
+            'it: {"use": "rename", "args": {"columns": {"THAT COLUMN": "labels"}}} in data.map'
+        ) from error
     if stays_half:
         loss = fp32_outputs.convert(loss)
     if num_items is not None and not scaled and internals.model_divides_by_items is False and torch.is_grad_enabled():

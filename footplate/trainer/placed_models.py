@@ -52,8 +52,8 @@ def may_move(model: nn.Module, args: TrainingArguments, device: torch.device) ->
     is_packed = by_bits or getattr(model, "quantization_method", None) == "bitsandbytes"
     if is_packed or getattr(model, "hf_device_map", None) is not None:
         return False
-    wanted = args.place_model_on_device
-    return not is_model_parallel(model, device) if wanted is None else wanted
+    is_requested = args.place_model_on_device
+    return not is_model_parallel(model, device) if is_requested is None else is_requested
 
 
 def is_model_parallel(model: nn.Module, device: torch.device) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -79,23 +79,23 @@ def compute_in_fp8(model: nn.Module) -> None:
         )
 
 
-def autocast(precision: Precision, device: torch.device, *, cache_enabled: bool = True) -> AbstractContextManager[Any]:
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
     """Returns a context in which matrix products use half precision, and sums and losses single precision."""
     if precision == "no":
         return nullcontext()
-    return torch.autocast(device.type, dtype=_DTYPES[precision], cache_enabled=cache_enabled)
+    return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
-def use_tf32(wanted: bool | None) -> None:
+def use_tf32(is_on: bool | None) -> None:
     """Switches TF32 on or off. With TF32, products of float32 matrices have 10 bits of mantissa and are faster."""
-    if wanted is None:
+    if is_on is None:
         return
     can = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8
-    if wanted and not can:
+    if is_on and not can:
         raise ValueError("--tf32 requires Ampere or a newer GPU arch, cuda>=11 and torch>=1.7: leave tf32 out here")
     if can:
         backends: Any = torch.backends
-        backends.fp32_precision = "tf32" if wanted else "ieee"
+        backends.fp32_precision = "tf32" if is_on else "ieee"
 
 
 class LossScale:
@@ -123,13 +123,6 @@ class LossScale:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.skipped = self.scaler.get_scale() < before
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the scaler's state, as Hugging Face stores it in scaler.pt."""
-        return self.scaler.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.scaler.load_state_dict(dict(state))
 
 
 @contextlib.contextmanager

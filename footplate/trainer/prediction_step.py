@@ -67,16 +67,9 @@ def labels_and_loss(trainer: Trainer, inputs: Mapping[str, Any]) -> tuple[Any, b
         return (), True
     if trainer.args.label_names is None and inputs.get("labels") is not None:
         return inputs["labels"], True
-    return None, _only_compute_loss_takes(trainer, inputs)
-
-
-def _only_compute_loss_takes(trainer: Trainer, inputs: Mapping[str, Any]) -> bool:
     signature = trainer._footplate.model_signature
-    return (
-        not signature.is_open
-        and not inputs.keys() <= set(signature.arguments)
-        and "compute_loss" in trainer._footplate.overrides
-    )
+    forward_takes_all = signature.is_open or inputs.keys() <= set(signature.arguments)
+    return None, not forward_takes_all and "compute_loss" in trainer._footplate.overrides
 
 
 def keys_to_ignore(model: Any) -> list[str]:

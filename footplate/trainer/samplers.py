@@ -58,7 +58,14 @@ class LengthGroupedSampler(Sampler[int]):
         self.lengths = lengths_of(dataset, model_input_name) if lengths is None else [int(length) for length in lengths]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(length_grouped(self.lengths, self.batch_size, self.generator))
+        """Yields shuffled indices in groups of about fifty batches, each group sorted by length."""
+        lengths, size = self.lengths, (min(len(self.lengths) // (self.batch_size * 4), 50) or 1) * self.batch_size
+        shuffled = torch.randperm(len(lengths), generator=self.generator).tolist()
+        groups = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
+        groups = [sorted(indices, key=lambda index: lengths[index], reverse=True) for indices in groups]
+        longest = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
+        groups[0][0], groups[longest][0] = groups[longest][0], groups[0][0]
+        return iter([index for indices in groups for index in indices])
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -76,17 +83,6 @@ def lengths_of(dataset: Any, name: str | None = None, column: str | None = None)
             "length_column_name to a column of lengths, or train_sampling_strategy to random"
         )
     return [len(dataset[number][name]) for number in range(len(dataset))]
-
-
-def length_grouped(lengths: Sequence[int], batch_size: int, generator: torch.Generator | None = None) -> list[int]:
-    """Returns shuffled indices in groups of about fifty batches, each group sorted by length."""
-    size = (min(len(lengths) // (batch_size * 4), 50) or 1) * batch_size
-    shuffled = torch.randperm(len(lengths), generator=generator).tolist()
-    groups = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
-    groups = [sorted(indices, key=lambda index: lengths[index], reverse=True) for indices in groups]
-    longest = max(range(len(groups)), key=lambda number: lengths[groups[number][0]])
-    groups[0][0], groups[longest][0] = groups[longest][0], groups[0][0]
-    return [index for indices in groups for index in indices]
 
 
 class BatchRebalanceSampler(Sampler[list[int]]):

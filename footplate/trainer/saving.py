@@ -126,7 +126,16 @@ def save_checkpoint(trainer: Trainer) -> None:
         finish_save(trainer)
     # peft computes some adapters from the model itself, which training changes meanwhile.
     if trainer.args.save_in_background and saves_plainly(trainer) and not adapters.computed(trainer.model):
-        start_in_background(trainer)
+        # Everything that the checkpoint stores is copied, and then written in a thread.
+        parent, step = _note_best(trainer), trainer.state.global_step
+        weights, progress = copied(adapters.state_to_save(trainer.model)), copied(_progress(trainer))
+        stamp = dict(trainer._footplate.hooks.stamp)
+
+        def write(folder: Path) -> None:
+            trainer._save(str(folder), state_dict=weights)
+            _write_progress(progress, folder)
+
+        trainer._footplate.background.start(step, lambda: files.commit(parent, step, write, stamp))
         trainer.control.should_save = False
         return
     _conclude(trainer, trainer.state.global_step, lambda: trainer._save_checkpoint(trainer.model, trial=None))
@@ -214,19 +223,6 @@ def _write_pieces(trainer: Trainer, progress: dict[str, Any], folder: Path) -> N
         _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
 
 
-def start_in_background(trainer: Trainer) -> None:
-    """Copies everything that a checkpoint stores, and writes it in a thread."""
-    parent = _note_best(trainer)
-    step, stamp = trainer.state.global_step, dict(trainer._footplate.hooks.stamp)
-    weights, progress = copied(adapters.state_to_save(trainer.model)), copied(_progress(trainer))
-
-    def write(folder: Path) -> None:
-        trainer._save(str(folder), state_dict=weights)
-        _write_progress(progress, folder)
-
-    trainer._footplate.background.start(step, lambda: files.commit(parent, step, write, stamp))
-
-
 def saves_plainly(trainer: Trainer) -> bool:
     """Returns True if no method of saving is overridden.
 
@@ -302,7 +298,7 @@ def _progress(trainer: Trainer) -> dict[str, Any]:
     tensors = callback_tensors.collect(trainer.callback_handler.callbacks)
     return {
         **({callback_tensors.FILE: tensors} if tensors else {}),
-        **({} if strategy.scale is None else {files.SCALER: strategy.scale.state_dict()}),
+        **({} if strategy.scale is None else {files.SCALER: strategy.scale.scaler.state_dict()}),
         files.OPTIMIZER: strategy.optimizer_state(trainer.optimizer),
         files.SCHEDULER: trainer.lr_scheduler.state_dict(),
         **{files.rng_name(rank, len(rngs)): state for rank, state in enumerate(rngs)},
@@ -320,18 +316,11 @@ def _write_progress(progress: dict[str, Any], folder: Path) -> None:
 
 def _callback_states(trainer: Trainer) -> dict[str, Any]:
     """Returns the callbacks' states by class name. A class that occurs several times has a list of states."""
-    states: dict[str, Any] = {}
+    states: dict[str, list[Any]] = {}
     for callback in (*trainer.callback_handler.callbacks, trainer.control):
-        if not hasattr(callback, "state"):
-            continue
-        name = type(callback).__name__
-        if name not in states:
-            states[name] = callback.state()
-        elif isinstance(states[name], list):
-            states[name].append(callback.state())
-        else:
-            states[name] = [states[name], callback.state()]
-    return states
+        if hasattr(callback, "state"):
+            states.setdefault(type(callback).__name__, []).append(callback.state())
+    return {name: values if len(values) > 1 else values[0] for name, values in states.items()}
 
 
 def find(trainer: Trainer, requested: str | Path | bool | None) -> Path | None:
@@ -381,15 +370,6 @@ def load_state(trainer: Trainer, folder: Path) -> tuple[TrainerState, dict[str, 
 
 
 _INTERVALS = ("logging_steps", "eval_steps", "save_steps")
-
-
-def restore_callbacks(trainer: Trainer, folder: Path) -> None:
-    trainer._load_callback_state()
-    if trainer.args.restore_callback_states_from_checkpoint is not False:
-        callback_tensors.restore(
-            trainer.callback_handler.callbacks,
-            trainer._footplate.strategy.peers.from_main(lambda: callback_tensors.read(folder)),
-        )
 
 
 def load_callback_states(trainer: Trainer) -> None:
@@ -454,7 +434,7 @@ def load_optimizer(trainer: Trainer, checkpoint: str | None) -> None:
         stored = strategy.stored_optimizer(optimizer, here)
     schedule, scale = strategy.peers.from_main(lambda: _read_schedule(folder))
     if strategy.scale is not None and scale is not None:
-        strategy.scale.load_state_dict(scale)
+        strategy.scale.scaler.load_state_dict(scale)
     if not (trainer._footplate.made_schedule and isinstance(scheduler, LambdaLR)):
         strategy.load_optimizer(optimizer, stored)
         scheduler.load_state_dict(schedule)

@@ -176,13 +176,10 @@ def takes_trial(model_init: Callable[..., Any] | None) -> bool:
     if model_init is None:
         return False
     try:
-        needed = [
-            parameter
-            for parameter in inspect.signature(model_init).parameters.values()
-            if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD
-        ]
+        parameters = inspect.signature(model_init).parameters.values()
     except (TypeError, ValueError):
         return False
+    needed = [parameter for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
     if len(needed) > 1:
         raise RuntimeError("model_init should have 0 or 1 argument.")
     return len(needed) == 1

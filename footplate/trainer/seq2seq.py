@@ -130,7 +130,13 @@ class Seq2SeqTrainer(Trainer):
         return loss, _padded(self, tokens, longest), None if labels is None else _padded(self, labels, longest)
 
     def _pad_tensors_to_max_len(self, tensor: Tensor, max_length: int) -> Tensor:
-        padded = tensor.new_full((tensor.shape[0], max_length), _pad_token(self))
+        processor, config = self.processing_class, getattr(self.model, "config", None)
+        number = getattr(config, "pad_token_id", None)
+        if processor is not None and hasattr(processor, "pad_token_id"):
+            number = processor.pad_token_id if processor.pad_token_id is not None else processor.eos_token_id
+        if number is None:
+            raise ValueError("Pad_token_id must be set in the configuration of the model, in order to pad tensors")
+        padded = tensor.new_full((tensor.shape[0], max_length), int(number))
         padded[:, : tensor.shape[-1]] = tensor
         return padded
 
@@ -200,14 +206,3 @@ def _padded(trainer: Seq2SeqTrainer, tokens: Tensor, longest: tuple[int | None, 
     if max_new_tokens is not None and length < max_new_tokens + 1:
         return trainer._pad_tensors_to_max_len(tokens, max_new_tokens + 1)
     return tokens
-
-
-def _pad_token(trainer: Seq2SeqTrainer) -> int:
-    processor = trainer.processing_class
-    if processor is not None and hasattr(processor, "pad_token_id"):
-        number = processor.pad_token_id if processor.pad_token_id is not None else processor.eos_token_id
-    else:
-        number = getattr(getattr(trainer.model, "config", None), "pad_token_id", None)
-    if number is None:
-        raise ValueError("Pad_token_id must be set in the configuration of the model, in order to pad tensors")
-    return int(number)

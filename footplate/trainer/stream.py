@@ -8,7 +8,7 @@ epoch starts new loading processes, also with `persistent_workers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from footplate.trainer.own_generators import OwnGenerators
 from footplate.trainer.samplers import DataShard
 from footplate.trainer.seeds import set_seed
-
-Collator = Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Stream:
         self.loader._iterator = None
         collate: Any = self.loader.collate_fn
         prepare = self.loader.worker_init_fn
-        reader = _Reader(collate, prepare, self._states, self._numbers, self._last, self.processes)
+        reader = _Reader(self)
         self.loader.collate_fn, self.loader.worker_init_fn = reader.collate, reader.begin
         try:
             return iter(self.loader)
@@ -110,18 +108,13 @@ class Stream:
 class _Reader:
     """Makes batches with their position in a loading process, from its stored position on."""
 
-    def __init__(
-        self,
-        collate: Collator,
-        prepare: Callable[[int], None] | None,
-        states: dict[int, dict[str, Any]],
-        numbers: dict[int, int],
-        last: int,
-        processes: int,
-    ) -> None:
-        self._collate, self._prepare = collate, prepare
-        self._states, self._numbers, self._last, self._processes = states, numbers, last, processes
-        self._generators = OwnGenerators(collate)
+    def __init__(self, stream: Stream) -> None:
+        # The stream itself is not stored, because a loading process may receive a pickled copy of this object.
+        self._collate: Any = stream.loader.collate_fn
+        self._prepare = stream.loader.worker_init_fn
+        self._states, self._numbers = stream._states, stream._numbers
+        self._last, self._processes = stream._last, stream.processes
+        self._generators = OwnGenerators(self._collate)
         self._number = self._seed = 0
 
     def begin(self, process: int) -> None:

@@ -102,9 +102,9 @@ class ReportCallback(TrainerCallback):
 
     def _keep_last_model(self) -> None:
         """Saves the model, which needs every process, and stores it in the tracker from the main process."""
-        from footplate.trainer.trackers import Wandb, keeps_the_last_model
+        from footplate.trainer.trackers import Wandb, wandb_keeps
 
-        if keeps_the_last_model(self.names):
+        if "wandb" in self.names and wandb_keeps() in ("checkpoint", "end"):
             with TemporaryDirectory() as folder:
                 self.trainer.save_model(folder, _internal_call=True)
                 for open_tracker in self.trackers:

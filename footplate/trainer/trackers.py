@@ -74,11 +74,8 @@ def log_to(tracker: GeneralTracker, logs: Logs, step: int) -> None:
         tracker.log(in_sections(logs), step=step)
 
 
-def keeps_the_last_model(names: list[str]) -> bool:
-    return "wandb" in names and _wandb_keeps() in ("checkpoint", "end")
-
-
-def _wandb_keeps() -> str:
+def wandb_keeps() -> str:
+    """Returns which models W&B stores: `checkpoint` for all and the last, `end` for the last, or another word."""
     return os.environ.get("WANDB_LOG_MODEL", "false").lower()
 
 
@@ -123,7 +120,7 @@ class Wandb(WandBTracker):  # type: ignore[misc]
     def __init__(self, run_info: RunInfo) -> None:
         super().__init__(os.environ.get("WANDB_PROJECT") or run_info.args.project)
         self.run_info, self.is_scripts_own = run_info, False
-        self._keeps = _wandb_keeps()
+        self._keeps = wandb_keeps()
 
     def start(self) -> None:
         import wandb

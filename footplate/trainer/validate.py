@@ -82,27 +82,19 @@ def _metrics(trainer: Trainer) -> None:
     watched = args.metric_for_best_model
     if watched is None or args.eval_strategy == "no":
         return
-    _require_exact_loss(trainer, watched)
+    overrides = trainer._footplate.overrides
+    overridden = [name for name in ("compute_loss", "prediction_step") if name in overrides]
+    may_add = compute is not None or "evaluate" in overrides or "evaluation_loop" in overrides
+    if overridden and not may_add and watched_metric(args).endswith("_loss_exact"):
+        raise ValueError(
+            f"metric_for_best_model is {watched!r}, the mean loss per label, but {type(trainer).__name__} overrides "
+            f'{overridden[0]}, so the number of labels in its loss is not known: set metric_for_best_model to "loss"'
+        )
     metric_names = _known_metrics(trainer)
     name = watched.removeprefix("eval_")
     if metric_names is not None and name not in metric_names:
         hint = did_you_mean(name, metric_names) or f"there will be {', '.join(sorted(metric_names))}"
         raise ValueError(f"metric_for_best_model is {watched!r}, which no evaluation will have: {hint}")
-
-
-def _require_exact_loss(trainer: Trainer, watched: str) -> None:
-    """Raises ValueError if metric_for_best_model is loss_exact, the mean loss per label, and cannot be computed.
-
-    If a subclass computes the loss, the number of labels in it is unknown.
-    """
-    overrides = trainer._footplate.overrides
-    overridden = [name for name in ("compute_loss", "prediction_step") if name in overrides]
-    may_add = trainer.compute_metrics is not None or "evaluate" in overrides or "evaluation_loop" in overrides
-    if overridden and not may_add and watched_metric(trainer.args).endswith("_loss_exact"):
-        raise ValueError(
-            f"metric_for_best_model is {watched!r}, the mean loss per label, but {type(trainer).__name__} overrides "
-            f'{overridden[0]}, so the number of labels in its loss is not known: set metric_for_best_model to "loss"'
-        )
 
 
 def _known_metrics(trainer: Trainer) -> set[str] | None:

@@ -36,16 +36,6 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        self._check()
-        if self.whole_word_mask and self.mask_replace_prob < 1:
-            warnings.warn(
-                "Random token replacement is not supported with whole word masking. Setting mask_replace_prob to 1.",
-                stacklevel=3,
-            )
-            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
-        self.generator: torch.Generator | None = None
-
-    def _check(self) -> None:
         for name in ("mlm_probability", "mask_replace_prob", "random_replace_prob"):
             value = getattr(self, name)
             if (value is None and self.mlm) or (value is not None and not 0 <= value <= 1):
@@ -62,6 +52,13 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
             )
         if self.whole_word_mask and not self.mlm:
             raise ValueError("Whole word masking can only be used with mlm=True.")
+        if self.whole_word_mask and self.mask_replace_prob < 1:
+            warnings.warn(
+                "Random token replacement is not supported with whole word masking. Setting mask_replace_prob to 1.",
+                stacklevel=3,
+            )
+            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
+        self.generator: torch.Generator | None = None
 
     def torch_call(self, examples: Any) -> Any:
         if self.seed is not None and self.generator is None:

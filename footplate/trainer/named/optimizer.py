@@ -52,15 +52,6 @@ class _Member:
         self.loss_sum = self.loss_sum + loss.detach()
         self.losses += 1
 
-    def _one_number(self, loss: Any) -> Tensor:
-        if isinstance(loss, Tensor) and loss.numel() == 1:
-            return loss
-        shape = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
-        raise ValueError(
-            f"{self.spec.loss!r} of {type(self.model).__name__} returned a {type(loss).__name__} {shape}, and the loss "
-            f"of optimizer {self.spec.id!r} must be one number"
-        )
-
     def clip(self) -> Tensor:
         return torch.nn.utils.clip_grad_norm_(self.parameters, self.max_norm or math.inf)
 
@@ -70,7 +61,14 @@ class _Member:
             # Drops gradients of the main loss, which a user's own backward may have added.
             self.optimizer.zero_grad()
             with torch.enable_grad():
-                self.backward(self._one_number(method()))
+                loss: Any = method()
+                if not isinstance(loss, Tensor) or loss.numel() != 1:
+                    shape = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
+                    raise ValueError(
+                        f"{self.spec.loss!r} of {type(self.model).__name__} returned a {type(loss).__name__} {shape}, "
+                        f"and the loss of optimizer {self.spec.id!r} must be one number"
+                    )
+                self.backward(loss)
         if not self.is_main and self.max_norm > 0:
             self.clip()
         self.rate = rate_of(self.optimizer)

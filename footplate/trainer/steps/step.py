@@ -157,7 +157,7 @@ def _counter(trainer: Trainer) -> Callable[[Any], None]:
         counters.append(partial(reporting.count_flos_of_tokens, trainer, 6 * elements))
     if trainer.args.include_num_input_tokens_seen != "no":
         counters.append(partial(reporting.count_tokens, trainer))
-    return counters[0] if len(counters) == 1 else partial(_call_all, counters) if counters else _ignore
+    return counters[0] if len(counters) == 1 else partial(_call_all, counters) if counters else lambda batch: None
 
 
 def _call_all(counters: list[Callable[[Any], None]], batch: Any) -> None:
@@ -190,8 +190,4 @@ def _unless_skipped(scale: LossScale, advance: Callable[[], None]) -> None:
 
 
 def _nothing() -> None:
-    return None
-
-
-def _ignore(batch: Any) -> None:
     return None

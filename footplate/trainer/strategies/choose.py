@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from footplate.contract.arguments import TrainingArguments
+from footplate.contract.arguments.fsdp import SHARDED
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import launcher_arguments
-from footplate.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
+from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 
 if TYPE_CHECKING:
     from footplate.trainer.strategies.single import BuildArguments, Single

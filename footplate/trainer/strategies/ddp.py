@@ -37,7 +37,16 @@ class Ddp(Single):
     makes_steps_together = True
 
     def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
-        refuse_one_process_options(args, place.world)
+        if args.auto_find_batch_size:
+            raise ValueError(
+                f"auto_find_batch_size splits a batch in one process only, but this run has {place.world} processes: "
+                "set a smaller per_device_train_batch_size with more gradient_accumulation_steps"
+            )
+        if args.save_in_background:
+            raise ValueError(
+                f"save_in_background works in one process only, but {place.world} processes write a checkpoint "
+                "together: leave save_in_background out, or train in one process"
+            )
         has_gpu = torch.cuda.is_available() and not args.use_cpu
         device = place.gpu if has_gpu else torch.device("cpu")
         if device.type == "cuda":
@@ -125,19 +134,6 @@ class Ddp(Single):
     def release(self, *, all_but: nn.Module) -> None:
         super().release(all_but=all_but)
         self._wrapped = {model: wrapped for model, wrapped in self._wrapped.items() if model is all_but}
-
-
-def refuse_one_process_options(args: TrainingArguments, world: int) -> None:
-    if args.auto_find_batch_size:
-        raise ValueError(
-            f"auto_find_batch_size splits a batch in one process only, but this run has {world} processes: "
-            "set a smaller per_device_train_batch_size with more gradient_accumulation_steps"
-        )
-    if args.save_in_background:
-        raise ValueError(
-            f"save_in_background works in one process only, but {world} processes write a checkpoint together: leave "
-            "save_in_background out, or train in one process"
-        )
 
 
 # The flags of callbacks

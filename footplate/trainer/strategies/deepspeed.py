@@ -28,7 +28,10 @@ from footplate.trainer.strategies.single import BuildArguments
 
 class DeepSpeed(Sharded):
     def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
-        self._library = _library()
+        try:
+            self._library: Any = import_module("deepspeed")
+        except ImportError as error:
+            raise ImportError("deepspeed needs the extra of that name: pip install 'footplate[deepspeed]'") from error
         super().__init__(args, place, build=build)
         self._engine: Any = None
         self._stage = 0
@@ -253,13 +256,6 @@ class _NormOfStep:
 
     def __float__(self) -> float:
         return float(self._engine.get_global_grad_norm() or 0.0)
-
-
-def _library() -> Any:
-    try:
-        return import_module("deepspeed")
-    except ImportError as error:
-        raise ImportError("deepspeed needs the extra of that name: pip install 'footplate[deepspeed]'") from error
 
 
 def _shape(parameter: nn.Parameter) -> torch.Size:

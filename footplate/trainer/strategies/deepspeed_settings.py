@@ -8,9 +8,6 @@ from torch import nn
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.contract.arguments import deepspeed as deepspeed_arguments
-from footplate.contract.arguments.deepspeed import OF_THE_MODEL
-
-AUTO = deepspeed_arguments.AUTO
 
 
 def settings(args: TrainingArguments, model: nn.Module, *, per_process: int, world: int) -> dict[str, Any]:
@@ -41,7 +38,7 @@ def stage(config: dict[str, Any]) -> int:
 def _sizes(config: dict[str, Any], model: nn.Module) -> None:
     """Sets buffer sizes that are `auto` from the model's hidden size."""
     zero = config.get("zero_optimization") or {}
-    names = [name for name in OF_THE_MODEL if zero.get(name) == AUTO]
+    names = [name for name in deepspeed_arguments.OF_THE_MODEL if zero.get(name) == deepspeed_arguments.AUTO]
     if not names:
         return
     width = _width(getattr(model, "config", None))

@@ -15,9 +15,10 @@ from torch.distributed.fsdp import (
 )
 
 from footplate.contract.arguments import TrainingArguments
+from footplate.contract.arguments.fsdp import SHARDED
 from footplate.trainer.activations import checkpoint_activations
 from footplate.trainer.launcher import Place
-from footplate.trainer.strategies.fsdp_settings import SHARDED, FsdpSettings
+from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 from footplate.trainer.strategies.sharded import Sharded
 from footplate.trainer.strategies.single import BuildArguments
 

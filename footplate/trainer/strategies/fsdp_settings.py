@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from footplate.contract.arguments.fsdp import SHARDED, FsdpConfig
+from footplate.contract.arguments.fsdp import FsdpConfig
 from footplate.contract.errors import did_you_mean
 from footplate.trainer.activations import repeated_layers
-
-__all__ = ["SHARDED", "FsdpSettings"]
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ _IGNORED_FSDP_VALUES = {
 """FSDP settings that a launcher always sets, with the values that change no result and are ignored."""
 
 
-def sharing(environment: Environment = os.environ) -> dict[str, Any]:
-    """Returns the arguments for FSDP, DeepSpeed and parallelism that the launcher sets, by name."""
+def apply(args: Any, environment: Environment = os.environ) -> None:
+    """Sets the arguments that the launcher sets and the script does not. FSDP and DeepSpeed together are refused."""
     arguments: dict[str, Any] = {}
     if _is_set(environment, "ACCELERATE_USE_FSDP"):
         arguments |= {"fsdp": True, "fsdp_config": _fsdp(environment)}
@@ -39,12 +39,6 @@ def sharing(environment: Environment = os.environ) -> dict[str, Any]:
     if _is_set(environment, "ACCELERATE_USE_PARALLELISM_CONFIG"):
         sizes = _named(environment, _SIZES)
         arguments["parallelism_config"] = {name: int(size) for name, size in sizes.items() if name.endswith("_size")}
-    return arguments
-
-
-def apply(args: Any, environment: Environment = os.environ) -> None:
-    """Sets the arguments that the launcher sets and the script does not. FSDP and DeepSpeed together are refused."""
-    arguments = sharing(environment)
     if args.fsdp:
         arguments.pop("fsdp_config", None)
     for name, value in arguments.items():

@@ -59,9 +59,6 @@ class OneProcess:
         """Returns each flag as true if it is true in any process."""
         return flags
 
-    def maximum(self, number: int) -> int:
-        return number
-
     def total(self, number: Any) -> Any:
         return number
 
@@ -141,11 +138,6 @@ class Peers(OneProcess):
         votes = torch.tensor(flags, dtype=torch.uint8)
         dist.all_reduce(votes, op=dist.ReduceOp.MAX, group=self._group)
         return [bool(vote) for vote in votes.tolist()]
-
-    def maximum(self, number: int) -> int:
-        maximum = torch.tensor(number)
-        dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=self._group)
-        return int(maximum)
 
     def total(self, number: Any) -> Any:
         """Returns the sum of a number on the host, or sums a tensor in place on its device."""

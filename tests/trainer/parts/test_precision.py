@@ -178,7 +178,7 @@ def test_callbacks_see_gradients_without_the_loss_scale(tmp_path: Path) -> None:
 
 def test_an_overflowing_step_is_skipped_and_the_scale_is_halved() -> None:
     model, scale = scaled(clip=True)
-    before, size = model.weight.detach().clone(), scale.state_dict()["scale"]
+    before, size = model.weight.detach().clone(), scale.scaler.state_dict()["scale"]
 
     scale.backward(model(torch.ones(2, 3)).sum() * float("inf"))
     norm = scale.clip(model.parameters(), 1.0)
@@ -186,16 +186,16 @@ def test_an_overflowing_step_is_skipped_and_the_scale_is_halved() -> None:
 
     assert not torch.isfinite(norm)
     assert torch.equal(model.weight, before)
-    assert (scale.skipped, scale.state_dict()["scale"]) == (True, size / 2)
+    assert (scale.skipped, scale.scaler.state_dict()["scale"]) == (True, size / 2)
 
 
 def test_the_loss_scale_is_restored_from_its_state() -> None:
     _, scale = scaled(clip=False)
     other = LossScale(scale.optimizer, "cpu")
-    other.load_state_dict(scale.state_dict())
+    other.scaler.load_state_dict(scale.scaler.state_dict())
 
-    assert other.state_dict() == scale.state_dict()
-    assert other.state_dict()["_growth_tracker"] == 2
+    assert other.scaler.state_dict() == scale.scaler.state_dict()
+    assert other.scaler.state_dict()["_growth_tracker"] == 2
 
 
 def test_weights_are_bit_identical_after_an_evaluation_in_half_precision() -> None:
@@ -379,7 +379,7 @@ def test_fp16_training_on_a_gpu_adapts_its_loss_scale() -> None:
         losses.append(float(loss))
     assert losses[-1] < losses[0]
     assert not scale.skipped
-    assert scale.state_dict()["scale"] == 2.0**8 * 2**3
+    assert scale.scaler.state_dict()["scale"] == 2.0**8 * 2**3
 
 
 @pytest.mark.gpu
