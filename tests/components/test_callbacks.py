@@ -188,11 +188,11 @@ def test_averaging_starts_at_a_checkpoint_without_averages(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [({"decay": 1.5}, "less than 1"), ({"decay": 0.0}, "more than 0"), ({"every": 0}, "at least 1")],
 )
-def test_wrong_arguments_of_weight_averaging_are_refused(args: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_arguments_of_weight_averaging_are_refused(args: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         callback("ema", **args)
 
 

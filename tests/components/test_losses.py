@@ -74,7 +74,7 @@ def test_an_ignored_class_gives_no_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "labels", "told"),
+    ("name", "args", "labels", "message"),
     [
         ("cross_entropy", {}, NUMBERS, "needs a class, a whole number"),
         ("cross_entropy", {"weights": [1.0]}, CLASSES, "has 1 weights, but the model has 3 classes"),
@@ -83,9 +83,9 @@ def test_an_ignored_class_gives_no_gradient() -> None:
     ],
 )
 def test_labels_or_class_weights_that_do_not_fit_a_loss_are_refused(
-    name: str, args: dict[str, Any], labels: Any, told: str
+    name: str, args: dict[str, Any], labels: Any, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         load("losses", name)(**args)({"logits": LOGITS}, labels)
 
 
@@ -103,12 +103,12 @@ def test_logits_with_one_column_are_compared_with_scalar_labels() -> None:
     assert float(load("losses", "l1")()({"logits": torch.ones(3, 1)}, torch.zeros(3))) == 1.0
 
 
-@pytest.mark.parametrize(("name", "args", "told"), [
+@pytest.mark.parametrize(("name", "args", "message"), [
     ("cross_entropy", {"label_smoothing": 2.0}, "label_smoothing"), ("focal", {"gamma": -1.0}, "gamma"),
     ("huber", {"delta": 0.0}, "delta"),
 ])  # fmt: skip
-def test_an_argument_of_a_loss_out_of_range_is_refused(name: str, args: dict[str, float], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_an_argument_of_a_loss_out_of_range_is_refused(name: str, args: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         load("losses", name)(**args)
 
 

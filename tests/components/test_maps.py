@@ -41,11 +41,11 @@ def test_tokenize_accepts_text_pairs_and_target_texts_as_labels(tokenizer: Any) 
     data = Rows([{"a": "the film", "b": "is dull", "c": "the cast"}])
 
     pair = maps.tokenize(data, tokenizer, column="a", pair="b")[0]
-    said = maps.tokenize(data, tokenizer, column="a", target="c", prefix="the ", max_target_length=3)[0]
+    tokens = maps.tokenize(data, tokenizer, column="a", target="c", prefix="the ", max_target_length=3)[0]
 
     assert pair["input_ids"] == tokenizer("the film", "is dull")["input_ids"]
-    assert said["input_ids"] == tokenizer("the the film")["input_ids"]
-    assert said["labels"] == [*tokenizer("the cast")["input_ids"][:2], tokenizer.sep_token_id]
+    assert tokens["input_ids"] == tokenizer("the the film")["input_ids"]
+    assert tokens["labels"] == [*tokenizer("the cast")["input_ids"][:2], tokenizer.sep_token_id]
 
 
 def test_a_missing_column_is_refused_before_training_with_the_nearest_name(tokenizer: Any) -> None:
@@ -103,8 +103,8 @@ def _answer(text: str, start: int) -> dict[str, Any]:
 def test_an_answer_is_mapped_to_its_first_and_last_token(tokenizer: Any) -> None:
     row = maps.answers(rows_with_answer("the story", 21), tokenizer)[0]
 
-    said = row["input_ids"][row["start_positions"] : row["end_positions"] + 1]
-    assert tokenizer.decode(said) == "the story"
+    answer = row["input_ids"][row["start_positions"] : row["end_positions"] + 1]
+    assert tokenizer.decode(answer) == "the story"
     assert row["id"] == 7
     assert "context" not in row
 

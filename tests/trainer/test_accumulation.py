@@ -209,17 +209,17 @@ def trained(folder: Path, kind: Any, model: Any = None, *, divides: bool = True,
 
 def test_detecting_the_loss_scaling_does_not_change_the_run(tmp_path: Path) -> None:
     """A Trainer class that states the scaling skips the detection. Its run is the same to the last bit."""
-    asked = trained(tmp_path / "asked", footplate.Trainer)
+    with_argument = trained(tmp_path / "asked", footplate.Trainer)
     random = torch.get_rng_state()
     unasked = trained(tmp_path / "unasked", AddsUp)
 
-    assert asked._footplate.model_divides_by_items is True
+    assert with_argument._footplate.model_divides_by_items is True
     assert unasked._footplate.model_divides_by_items is None
-    assert [row.get("loss") for row in asked.state.log_history] == [
+    assert [row.get("loss") for row in with_argument.state.log_history] == [
         row.get("loss") for row in unasked.state.log_history
     ]
     assert random.equal(torch.get_rng_state())
-    for name, value in asked.model.state_dict().items():
+    for name, value in with_argument.model.state_dict().items():
         assert value.equal(unasked.model.state_dict()[name]), name
 
 
@@ -250,10 +250,10 @@ def test_a_model_that_ignores_num_items_in_batch_is_logged_once(
         trained(tmp_path / "ignores", footplate.Trainer, divides=False)
         trained(tmp_path / "divides", footplate.Trainer, divides=True)
 
-    said = [record.getMessage() for record in caplog.records if "num_items_in_batch" in record.getMessage()]
-    assert len(said) == 1
-    assert "Noisy" in said[0]
-    assert "loss_is_scaled_for_ga = True" in said[0]
+    messages = [record.getMessage() for record in caplog.records if "num_items_in_batch" in record.getMessage()]
+    assert len(messages) == 1
+    assert "Noisy" in messages[0]
+    assert "loss_is_scaled_for_ga = True" in messages[0]
 
 
 def test_detecting_the_loss_scaling_does_not_compile_the_model(tmp_path: Path) -> None:

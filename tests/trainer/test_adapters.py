@@ -27,8 +27,8 @@ SIDES = {"ours": footplate, "theirs": transformers}
 def causal_lm(**options: Any) -> Any:
     """Returns a model with an adapter. The base model has the same weights in every call."""
     torch.manual_seed(1)
-    wanted = {"r": 2, "lora_dropout": 0.1, "target_modules": ["c_attn"], "fan_in_fan_out": True, **options}
-    return peft.get_peft_model(sides.gpt(), peft.LoraConfig(task_type="CAUSAL_LM", **wanted))
+    values = {"r": 2, "lora_dropout": 0.1, "target_modules": ["c_attn"], "fan_in_fan_out": True, **options}
+    return peft.get_peft_model(sides.gpt(), peft.LoraConfig(task_type="CAUSAL_LM", **values))
 
 
 def trainer(side: Any, folder: Path, model: Any = None, **more: Any) -> Any:
@@ -45,11 +45,11 @@ def outcome(made: Any) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor
     return history, weights, torch.get_rng_state()
 
 
-def assert_same_end(one: Any, other: Any) -> None:
+def assert_same_end(first: Any, other: Any) -> None:
     # The last log summarizes only the part that a Trainer ran itself, so it differs after a resume.
-    assert one[0][:-1] == other[0][:-1]
-    assert [name for name in one[1] if not one[1][name].equal(other[1][name])] == []
-    assert one[2].equal(other[2])
+    assert first[0][:-1] == other[0][:-1]
+    assert [name for name in first[1] if not first[1][name].equal(other[1][name])] == []
+    assert first[2].equal(other[2])
 
 
 @pytest.fixture(scope="module")

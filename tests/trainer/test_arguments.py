@@ -36,8 +36,8 @@ from tests.trainer import sides
 FIELDS = {field.name for field in dataclasses.fields(Plain)}  # type: ignore[arg-type]
 
 
-def accuracy(found: Any) -> dict[str, float]:
-    return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+def accuracy(evaluated: Any) -> dict[str, float]:
+    return {"accuracy": float((evaluated.predictions.argmax(-1) == evaluated.label_ids).mean())}
 
 
 def a_trainer(folder: Path, *callbacks: Any, model: Any = None, data: Any = None, **values: Any) -> Trainer:
@@ -168,10 +168,10 @@ def _(folder: Path) -> None:
 
 @about("use_cache")
 def _(folder: Path) -> None:
-    for wanted in (False, True):
+    for is_on in (False, True):
         model = sides.bert("BertForSequenceClassification")
-        a_trainer(folder, model=model, use_cache=wanted)
-        assert model.config.use_cache is wanted  # type: ignore[union-attr]
+        a_trainer(folder, model=model, use_cache=is_on)
+        assert model.config.use_cache is is_on  # type: ignore[union-attr]
 
 
 @about("torch_empty_cache_steps")
@@ -248,14 +248,14 @@ class ZeroesNan(Trainer):
 
 @about("include_num_input_tokens_seen")
 def _(folder: Path) -> None:
-    def tokens_seen(wanted: Any) -> int:
+    def tokens_seen(setting: Any) -> int:
         words, rows = sides.tokenizer(), [{"input_ids": sentence, "label": 0} for sentence in sides.sentences()]
         model = sides.bert("BertForSequenceClassification")
         made = a_trainer(
-            folder, model=model, data=rows, include_num_input_tokens_seen=wanted, options={"processing_class": words}
+            folder, model=model, data=rows, include_num_input_tokens_seen=setting, options={"processing_class": words}
         )
         made.train()
-        assert ("num_input_tokens_seen" in made.state.log_history[0]) is (wanted != "no")
+        assert ("num_input_tokens_seen" in made.state.log_history[0]) is (setting != "no")
         return made.state.num_input_tokens_seen
 
     assert tokens_seen("no") == 0 < tokens_seen("non_padding") < tokens_seen("all") == tokens_seen(True)
@@ -315,8 +315,8 @@ def _(folder: Path) -> None:
 def _(folder: Path) -> None:
     shapes: list[Any] = []
 
-    def note(found: Any) -> dict[str, Any]:
-        shapes.append([len(prediction) for prediction in found.predictions])
+    def note(evaluated: Any) -> dict[str, Any]:
+        shapes.append([len(prediction) for prediction in evaluated.predictions])
         return {}
 
     a_trainer(folder, eval_do_concat_batches=False, options={"compute_metrics": note}).evaluate()
@@ -373,8 +373,8 @@ def toy_mlp() -> type:
 def _(folder: Path) -> None:
     calls: list[tuple[int, bool]] = []
 
-    def by_batch(found: Any, compute_result: bool) -> dict[str, float]:
-        calls.append((len(found.label_ids), compute_result))
+    def by_batch(evaluated: Any, compute_result: bool) -> dict[str, float]:
+        calls.append((len(evaluated.label_ids), compute_result))
         return {"batches": len(calls)} if compute_result else {}
 
     result = a_trainer(folder, batch_eval_metrics=True, options={"compute_metrics": by_batch}).evaluate()
@@ -492,7 +492,7 @@ def _(folder: Path) -> None:
 def _(folder: Path) -> None:
     a_trainer(folder, save_strategy="steps", save_steps=2).train()
     skipped, again = (
-        trained_on(folder, resume=str(folder / "checkpoint-2"), ignore_data_skip=wanted) for wanted in (False, True)
+        trained_on(folder, resume=str(folder / "checkpoint-2"), ignore_data_skip=is_on) for is_on in (False, True)
     )
     assert skipped != again
     assert again[0] == trained_on(folder)[0]
@@ -595,8 +595,8 @@ def _(folder: Path) -> None:
         from footplate.trainer.data import make_loader
 
         pinned = [
-            make_loader([1], Plain("out", dataloader_pin_memory=wanted), default_data_collator, 1, None).pin_memory
-            for wanted in (True, False)
+            make_loader([1], Plain("out", dataloader_pin_memory=is_on), default_data_collator, 1, None).pin_memory
+            for is_on in (True, False)
         ]
     finally:
         torch.cuda.is_available = real
@@ -703,11 +703,11 @@ def _(folder: Path) -> None:
     model = toy.mlp()
     a_trainer(folder, model=model, torch_compile_backend="eager", max_steps=1).train()
     assert model._compiled_call_impl is not None
-    asked: list[Any] = []
+    requests: list[Any] = []
     watched = toy.mlp()
-    watched.compile = lambda **options: asked.append(options)
+    watched.compile = lambda **options: requests.append(options)
     a_trainer(folder, model=watched, torch_compile_mode="max-autotune", max_steps=1).train()
-    assert asked == [{"backend": "inductor", "mode": "max-autotune"}]
+    assert requests == [{"backend": "inductor", "mode": "max-autotune"}]
     untouched = toy.mlp()
     a_trainer(folder, model=untouched, max_steps=1).train()
     assert untouched._compiled_call_impl is None
@@ -722,13 +722,13 @@ def _(folder: Path) -> None:
     from footplate.trainer import model_changes
     from footplate.trainer.model_changes import use_liger_kernels
 
-    gpu, asked = torch.device("cuda"), []
+    gpu, requests = torch.device("cuda"), []
     bert = sides.bert("BertForSequenceClassification")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "liger_kernel", None)
         with pytest.raises(ImportError, match=r"'footplate\[liger\]'"):
             use_liger_kernels(bert, None, gpu)
-        put_in = SimpleNamespace(_apply_liger_kernel_to_instance=lambda **how: asked.append(how))
+        put_in = SimpleNamespace(_apply_liger_kernel_to_instance=lambda **how: requests.append(how))
         patch.setitem(sys.modules, "liger_kernel", SimpleNamespace(transformers=put_in))
         patch.setitem(sys.modules, "liger_kernel.transformers", put_in)
         patch.setattr(
@@ -740,7 +740,7 @@ def _(folder: Path) -> None:
         a_trainer(folder, model=bert, data=rows, options=options, **kernels).train()
         with pytest.raises(ValueError, match="for models of transformers, and Mlp is not one"):
             a_trainer(folder, use_liger_kernel=True).train()
-    assert asked == [{"model": bert, "rope": True}]
+    assert requests == [{"model": bert, "rope": True}]
     with pytest.raises(ValueError, match=r"use_liger_kernel.*GPU.*CPU"):
         use_liger_kernels(bert, None, torch.device("cpu"))
     with pytest.raises(ValueError, match="use_liger_kernel is off"):

@@ -97,11 +97,11 @@ def test_an_object_of_any_class_with_event_methods_is_a_valid_callback(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [("bert-base-uncased", "the model is a str"), (nn.Linear, "the model is the class Linear")],
 )
-def test_a_model_of_the_wrong_type_is_refused_with_its_type(tmp_path: Path, model: Any, told: str) -> None:
-    with pytest.raises(TypeError, match=told):
+def test_a_model_of_the_wrong_type_is_refused_with_its_type(tmp_path: Path, model: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         a_trainer(tmp_path, model)
 
 
@@ -114,27 +114,27 @@ def test_a_model_without_trainable_parameters_is_refused_before_the_first_step(t
 
 
 @pytest.mark.parametrize(
-    ("loss", "error", "told"),
+    ("loss", "error", "message"),
     [
         (Tensor.item, TypeError, "the model's loss is a float"),
         (Tensor.detach, ValueError, "the loss does not depend on any parameter that is trained"),
     ],
 )
-def test_a_loss_without_gradient_is_refused(tmp_path: Path, loss: Any, error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_a_loss_without_gradient_is_refused(tmp_path: Path, loss: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         a_trainer(tmp_path, Odd(loss)).train()
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         ({"x": [1.0], "labels": [0]}, "train_dataset is a dict of x, labels: pass a list of samples"),
         ((row for row in ()), "train_dataset is a generator: pass a list of samples"),
         (Frame(), r"train_dataset is a Frame: pass a list of samples, such as its to_dict\('records'\)"),
     ],
 )
-def test_training_data_of_the_wrong_type_is_refused_by_the_constructor(tmp_path: Path, data: Any, told: str) -> None:
-    with pytest.raises(TypeError, match=told):
+def test_training_data_of_the_wrong_type_is_refused_by_the_constructor(tmp_path: Path, data: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         a_trainer(tmp_path, data=data)
 
 
@@ -214,12 +214,12 @@ def test_a_metric_of_an_evaluation_set_of_its_own_selects_the_best_model(tmp_pat
     assert trainer.state.best_metric == 0.5
 
 
-@pytest.mark.parametrize("found", ["good", [0.5, 0.7], None])
-def test_a_best_model_metric_that_is_not_a_number_is_refused(tmp_path: Path, found: Any) -> None:
+@pytest.mark.parametrize("value", ["good", [0.5, 0.7], None])
+def test_a_best_model_metric_that_is_not_a_number_is_refused(tmp_path: Path, value: Any) -> None:
     more = {
         "eval_strategy": "epoch",
         "metric_for_best_model": "mine",
-        "compute_metrics": lambda prediction: {"mine": found},
+        "compute_metrics": lambda prediction: {"mine": value},
     }
 
     with pytest.raises(TypeError, match=r"metric_for_best_model.*'eval_mine'.*its value"):
@@ -251,25 +251,25 @@ def test_intervals_that_are_not_set_have_the_defaults_of_transformers(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"label": 1}, "the samples have label, but not input_ids: tokenize"),
         ({"input_ids": [5, 6], "label": "pos"}, "label holds texts such as 'pos'"),
     ],
 )
-def test_rows_that_cannot_be_padded_are_refused_with_the_reason(row: Any, told: str) -> None:
-    with pytest.raises(DatasetError, match=told):
+def test_rows_that_cannot_be_padded_are_refused_with_the_reason(row: Any, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
         DataCollatorWithPadding(tokenizers.bert())([row, row])
 
 
 @pytest.mark.parametrize(
-    ("ids", "told"),
+    ("ids", "message"),
     [
         ([1] * 9, "a sample has 9 tokens, and the model has positions for 8"),
         ([1, 40], "input_ids has 40 at place .*, and the model has an embedding for 32 tokens"),
     ],
 )
-def test_samples_too_long_or_with_unknown_token_ids_are_refused(tmp_path: Path, ids: list[int], told: str) -> None:
+def test_samples_too_long_or_with_unknown_token_ids_are_refused(tmp_path: Path, ids: list[int], message: str) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
@@ -277,7 +277,7 @@ def test_samples_too_long_or_with_unknown_token_ids_are_refused(tmp_path: Path, 
     )  # fmt: skip
     rows = [{"input_ids": torch.tensor(ids), "labels": 1} for _ in range(16)]
 
-    with pytest.raises(DatasetError, match=told):
+    with pytest.raises(DatasetError, match=message):
         a_trainer(tmp_path, transformers.BertForSequenceClassification(config), data=rows).train()
 
 

@@ -131,7 +131,7 @@ def test_a_checkpoint_with_several_weight_files_is_resumed_and_the_best_one_load
 
 
 @pytest.mark.parametrize(
-    ("index", "said"),
+    ("index", "message"),
     [
         (
             {"weight_map": {"a": "gone.safetensors"}},
@@ -142,10 +142,10 @@ def test_a_checkpoint_with_several_weight_files_is_resumed_and_the_best_one_load
         ([], "is not an index of weights"),
     ],
 )
-def test_a_broken_index_of_weight_files_is_refused_by_name(tmp_path: Path, index: Any, said: str) -> None:
+def test_a_broken_index_of_weight_files_is_refused_by_name(tmp_path: Path, index: Any, message: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
 
-    with pytest.raises(CheckpointCorrupt, match=said):
+    with pytest.raises(CheckpointCorrupt, match=message):
         files.load_weights(nn.Linear(2, 2), tmp_path)
 
 

@@ -19,8 +19,8 @@ from tests.trainer.parts.test_named_optimizers import AUX, MAIN, Codec
 
 
 class ChangeAt(TrainerCallback):
-    def __init__(self, step: int, **wanted: Any) -> None:
-        self.step, self.wanted, self.trainer, self.came = step, wanted, None, ChangeResult()
+    def __init__(self, step: int, **new_values: Any) -> None:
+        self.step, self.wanted, self.trainer, self.came = step, new_values, None, ChangeResult()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step:
@@ -65,12 +65,12 @@ SCHEDULES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda item: item["lr_scheduler_type"])
 def test_a_changed_learning_rate_and_max_steps_survive_a_resume(tmp_path: Path, schedule: dict[str, Any]) -> None:
     """Resumes once before the change, which is then applied again, and once from a checkpoint after the change."""
-    wanted = {"learning_rate": 4e-3, "max_steps": 18}
-    whole, trainer = run(tmp_path, ChangeAt(7, **wanted), **schedule)
+    new_values = {"learning_rate": 4e-3, "max_steps": 18}
+    whole, trainer = run(tmp_path, ChangeAt(7, **new_values), **schedule)
     assert (trainer.state.global_step, len(whole.losses)) == (18, 18)
 
-    before, _ = run(tmp_path, ChangeAt(7, **wanted), resume=tmp_path / "checkpoint-5", **schedule)
-    after, _ = run(tmp_path, resume=tmp_path / "checkpoint-10", **{**schedule, **wanted})
+    before, _ = run(tmp_path, ChangeAt(7, **new_values), resume=tmp_path / "checkpoint-5", **schedule)
+    after, _ = run(tmp_path, resume=tmp_path / "checkpoint-10", **{**schedule, **new_values})
 
     assert before == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
     assert after == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])
@@ -109,7 +109,7 @@ def test_changed_intervals_apply_from_the_next_step(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-14"]
 
 
-@pytest.mark.parametrize(("arguments", "wanted", "why"), [
+@pytest.mark.parametrize(("arguments", "new_values", "why"), [
     ({}, {"max_steps": 7}, "step 7 is already reached: use 8 or more"),
     ({}, {"eval_steps": 7}, "eval_strategy is 'no', so eval_steps has no effect"),
     ({}, {"seed": 7}, "seed cannot change during training; learning_rate, max_steps, "),
@@ -118,15 +118,15 @@ def test_changed_intervals_apply_from_the_next_step(tmp_path: Path) -> None:
      "reduce_lr_on_plateau sets the learning rate from the results of evaluations"),
 ])  # fmt: skip
 def test_a_change_that_is_impossible_is_refused_with_the_reason(
-    tmp_path: Path, arguments: dict[str, Any], wanted: dict[str, Any], why: str
+    tmp_path: Path, arguments: dict[str, Any], new_values: dict[str, Any], why: str
 ) -> None:
-    changing = ChangeAt(7, **wanted)
+    changing = ChangeAt(7, **new_values)
     quiet, _ = run(tmp_path, **arguments)
 
     report, _ = run(tmp_path, changing, **arguments)
 
-    [said] = changing.came.refused.values()
-    assert said.startswith(why)
+    [reason] = changing.came.refused.values()
+    assert reason.startswith(why)
     assert changing.came.values == {}
     assert report == quiet
 
@@ -181,12 +181,12 @@ def test_a_changed_rate_of_one_of_several_optimizers_survives_a_resume(tmp_path:
 def test_a_new_learning_rate_must_name_one_of_several_optimizers(tmp_path: Path) -> None:
     numbers = itertools.count(1)
     wishes = [1.0, {"axu": 1.0}, {"main": 1.0, "aux": 1.0}]
-    asked = [ChangeAt(next(numbers), learning_rate=wish) for wish in wishes]
-    trainer = codec(tmp_path, *asked, StopAt(4), aux=AUX)
+    changes = [ChangeAt(next(numbers), learning_rate=wish) for wish in wishes]
+    trainer = codec(tmp_path, *changes, StopAt(4), aux=AUX)
 
     trainer.train()
 
-    assert [item.came.refused["learning_rate"] for item in asked] == [
+    assert [item.came.refused["learning_rate"] for item in changes] == [
         "there are 2 optimizers, main, aux: name one, as in {'main': 1.0}",
         "there is no optimizer 'axu'; did you mean 'aux'?",
         "the schedule of optimizer 'aux' is a StepLR, whose rate cannot be replaced: only a LambdaLR, "

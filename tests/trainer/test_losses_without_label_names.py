@@ -61,10 +61,10 @@ def rows(*names: str, n: int = 14) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("make", [Pairs, Encoder, OneInput, Open, lambda: bert("BertForQuestionAnswering")])
-@pytest.mark.parametrize("asked", [None, [], ["b"]])
-def test_label_names_equal_those_of_transformers(tmp_path: Path, make: Any, asked: list[str] | None) -> None:
+@pytest.mark.parametrize("label_names", [None, [], ["b"]])
+def test_label_names_equal_those_of_transformers(tmp_path: Path, make: Any, label_names: list[str] | None) -> None:
     ours, theirs = (
-        side.Trainer(make(), arguments(side, tmp_path, label_names=asked)) for side in (footplate, transformers)
+        side.Trainer(make(), arguments(side, tmp_path, label_names=label_names)) for side in (footplate, transformers)
     )
 
     assert ours.label_names == theirs.label_names

@@ -158,8 +158,8 @@ def test_get_optimizer_group_accepts_a_parameter_or_its_name(tmp_path: Path) -> 
     trainer, _ = a_script(footplate, tmp_path)
     for name, parameter in trainer.model.named_parameters():
         decay = 0.0 if name.endswith("bias") else 0.1
-        for asked in (name, parameter):
-            assert trainer.get_optimizer_group(asked)["weight_decay"] == decay, name
+        for argument in (name, parameter):
+            assert trainer.get_optimizer_group(argument)["weight_decay"] == decay, name
 
 
 OVERRIDES = (
@@ -180,9 +180,9 @@ def counted(side: Any, calls: Counter[str]) -> Any:
         theirs = inspect.getattr_static(side.Trainer, name)
         plain = theirs.__func__ if isinstance(theirs, staticmethod) else theirs
 
-        def method(*given: Any, **named: Any) -> Any:
+        def method(*positional: Any, **named: Any) -> Any:
             calls[name] += 1
-            return plain(*given, **named)
+            return plain(*positional, **named)
 
         return staticmethod(method) if isinstance(theirs, staticmethod) else method
 

@@ -248,5 +248,5 @@ def test_max_steps_is_kept_on_a_resume_with_another_batch_size(tmp_path: Path) -
 
 
 def run_in_a_new_process(folder: Path, **options: object) -> Fingerprint:
-    asked = json.dumps({"folder": str(folder), **options})
-    return Fingerprint(**json.loads(run_after_imports("-m", "tests.trainer.runs", asked).splitlines()[-1]))
+    request = json.dumps({"folder": str(folder), **options})
+    return Fingerprint(**json.loads(run_after_imports("-m", "tests.trainer.runs", request).splitlines()[-1]))

@@ -305,15 +305,15 @@ def _results_of(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]
     }
 
 
-def assert_same_run(one: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_same_run(first: dict[str, Any], other: dict[str, Any]) -> None:
     """Compares two runs. Differences by the rounding of sums in another order are allowed."""
-    assert "error" not in one, one.get("trace")
-    assert one["losses"] == pytest.approx(other["losses"], rel=1e-5)
-    assert one["norms"] == pytest.approx(other["norms"], rel=1e-4)
-    assert one["rates"] == other["rates"]
-    assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
-    assert one["weights"].keys() in (other["weights"].keys(), set())
-    for name, values in one["weights"].items():
+    assert "error" not in first, first.get("trace")
+    assert first["losses"] == pytest.approx(other["losses"], rel=1e-5)
+    assert first["norms"] == pytest.approx(other["norms"], rel=1e-4)
+    assert first["rates"] == other["rates"]
+    assert first["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
+    assert first["weights"].keys() in (other["weights"].keys(), set())
+    for name, values in first["weights"].items():
         assert values == pytest.approx(other["weights"][name], rel=1e-3, abs=2e-5), name
 
 
@@ -396,8 +396,11 @@ def merged(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
 def evaluated(folder: Path, *, name: str, samples: int = 21, **values: Any) -> dict[str, Any]:
     """Evaluates and predicts with an untrained model, with streaming metrics and one that needs all predictions."""
 
-    def accuracy(found: Any) -> dict[str, float]:
-        return {"own": float((found.predictions.argmax(-1) == found.label_ids).mean()), "seen": len(found.label_ids)}
+    def accuracy(evaluated: Any) -> dict[str, float]:
+        return {
+            "own": float((evaluated.predictions.argmax(-1) == evaluated.label_ids).mean()),
+            "seen": len(evaluated.label_ids),
+        }
 
     metrics = ["accuracy", "f1_weighted", "auroc"]
     streams, _ = _trainer(folder, name=name, options={"metrics": metrics}, **values)
@@ -426,8 +429,8 @@ def evaluated_by_batch(folder: Path, **values: Any) -> dict[str, Any]:
     seen: list[int] = []
     ends = []
 
-    def count(found: Any, compute_result: bool) -> dict[str, float]:
-        seen.extend(found.label_ids.tolist())
+    def count(evaluated: Any, compute_result: bool) -> dict[str, float]:
+        seen.extend(evaluated.label_ids.tolist())
         ends.append(compute_result)
         return {"seen": len(seen)} if compute_result else {}
 
@@ -491,8 +494,8 @@ def left_apart(folder: Path, *, rehearses: bool, **values: Any) -> dict[str, Any
     """Trains with a wrong attention, in which each process uses only its own part of a sample."""
     real, rehearse = dist.all_gather, context_parallel_step.require_same_in_pieces
 
-    def gather(found: Any, own: Any, group: Any = None) -> None:
-        for item in found:
+    def gather(tensors: Any, own: Any, group: Any = None) -> None:
+        for item in tensors:
             item.copy_(own)
 
     dist.all_gather = gather
@@ -650,16 +653,16 @@ def written(folder: Path, *, name: str = "written", **values: Any) -> dict[str, 
         return real(*args)
 
     files.commit = commit
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(output):
             trainer, events = _trainer(folder, name=name, save_strategy="steps", save_steps=4, **values)
             trainer.train()
             trainer.save_model()
     finally:
         files.commit = real
     return {
-        "lines": len(said.getvalue().splitlines()),
+        "lines": len(output.getvalue().splitlines()),
         "commits": commits,
         "files": sorted(path.name for path in (folder / name / "checkpoint-4").iterdir()),
         "whole": sorted(path.name for path in (folder / name).iterdir()),

@@ -117,12 +117,12 @@ def test_the_best_adapters_are_loaded_at_the_end(results: Results, strategy: str
         assert_ends_with_its_best(rank_run)
 
 
-def assert_ends_with_its_best(each: dict[str, Any]) -> None:
-    assert "error" not in each, each.get("trace")
-    assert each["best"] == 2
-    assert each["evaluations"][0] > each["evaluations"][1] + 1e-4
-    assert each["again"] == pytest.approx(each["evaluations"][0], abs=1e-6)
-    assert each["kept"] == ["checkpoint-2", "checkpoint-4"]
+def assert_ends_with_its_best(results: dict[str, Any]) -> None:
+    assert "error" not in results, results.get("trace")
+    assert results["best"] == 2
+    assert results["evaluations"][0] > results["evaluations"][1] + 1e-4
+    assert results["again"] == pytest.approx(results["evaluations"][0], abs=1e-6)
+    assert results["kept"] == ["checkpoint-2", "checkpoint-4"]
 
 
 @strategies

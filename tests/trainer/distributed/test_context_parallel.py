@@ -58,10 +58,10 @@ def test_a_context_parallel_run_resumed_within_an_epoch_is_bit_identical(results
         _assert_resumed(rank_run)
 
 
-def _assert_resumed(each: dict[str, Any]) -> None:
-    assert each["first"]["losses"] + each["rest"]["losses"] == each["whole"]["losses"]
-    assert each["first"]["norms"] + each["rest"]["norms"] == each["whole"]["norms"]
-    assert each["rest"]["weights"] == each["whole"]["weights"]
+def _assert_resumed(results: dict[str, Any]) -> None:
+    assert results["first"]["losses"] + results["rest"]["losses"] == results["whole"]["losses"]
+    assert results["first"]["norms"] + results["rest"]["norms"] == results["whole"]["norms"]
+    assert results["rest"]["weights"] == results["whole"]["weights"]
 
 
 def test_context_parallelism_works_in_half_precision(results: Results, alone: dict[str, dict[str, Any]]) -> None:
@@ -134,7 +134,7 @@ def test_attention_that_sees_only_local_tokens_changes_the_curve_and_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "said"),
+    ("scenario", "message"),
     [
         ("mixes positions", "computes logits that differ by"),
         ("adds to the loss", "the loss of AddsForCausalLM is not the cross entropy of the next token"),
@@ -145,10 +145,10 @@ def test_attention_that_sees_only_local_tokens_changes_the_curve_and_is_refused(
     ],
 )
 def test_a_model_that_context_parallelism_would_change_is_refused_by_all_ranks(
-    scenario: str, said: str, results: Results
+    scenario: str, message: str, results: Results
 ) -> None:
     for rank_run in results(f"cp: {scenario}"):
-        assert said in rank_run["error"]
+        assert message in rank_run["error"]
 
 
 @pytest.mark.parametrize(("size", "length"), [(2, 16), (2, 13), (3, 5), (4, 1)])
@@ -171,7 +171,7 @@ TOKENS = torch.arange(8).expand(2, -1)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ({"attention_mask": torch.tensor([[0] + [1] * 7] * 2)}, "in which zeros stand before ones"),
         ({"attention_mask": torch.tensor([[1, 0] + [1] * 6] * 2)}, "in which zeros stand before ones"),
@@ -183,8 +183,8 @@ TOKENS = torch.arange(8).expand(2, -1)
         ({"token_type_ids": TOKENS}, "the batch has token_type_ids, which cp_size cannot split"),
     ],
 )
-def test_a_batch_that_cannot_be_split_by_position_is_refused(more: dict[str, Any], said: str) -> None:
-    with pytest.raises((ValueError, NotAvailableYet), match=said):
+def test_a_batch_that_cannot_be_split_by_position_is_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, NotAvailableYet), match=message):
         cut({"input_ids": TOKENS, "labels": TOKENS, **more}, 0, 2)
 
 
@@ -198,7 +198,7 @@ def test_padding_on_the_right_is_split_like_other_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "values", "said"),
+    ("config", "values", "message"),
     [
         ({"cp_size": 3}, {}, "there are 2 processes, which is not a multiple of cp_size"),
         ({"cp_size": 2, "tp_size": 2}, {}, "tp_size 2 splits the model"),
@@ -211,12 +211,12 @@ def test_padding_on_the_right_is_split_like_other_tokens() -> None:
     ],
 )
 def test_arguments_that_exclude_context_parallelism_are_refused_at_the_start(
-    config: dict[str, int], values: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, int], values: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
 
-    with pytest.raises((ValueError, NotAvailableYet), match=said):
+    with pytest.raises((ValueError, NotAvailableYet), match=message):
         choose(TrainingArguments("out", use_cpu=True, parallelism_config=config, **values))
 
 
@@ -239,7 +239,7 @@ def test_unsupported_context_parallel_options_of_accelerate_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"_attn_implementation": "eager"}, "attention is 'eager': load it with attn_implementation='sdpa'"),
         (
@@ -249,7 +249,7 @@ def test_unsupported_context_parallel_options_of_accelerate_are_refused(
     ],
 )
 def test_an_attention_implementation_that_cannot_be_split_is_refused_by_name(
-    changes: dict[str, Any], said: str
+    changes: dict[str, Any], message: str
 ) -> None:
     transformers = pytest.importorskip("transformers")
     from footplate.trainer.strategies.attention import require_shareable
@@ -259,5 +259,5 @@ def test_an_attention_implementation_that_cannot_be_split_is_refused_by_name(
     for name, value in changes.items():
         setattr(model.config, name, value)
 
-    with pytest.raises((ValueError, NotAvailableYet), match=said):
+    with pytest.raises((ValueError, NotAvailableYet), match=message):
         require_shareable(model)

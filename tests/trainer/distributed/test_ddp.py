@@ -234,22 +234,22 @@ def test_the_launchers_dynamo_backend_is_refused_for_several_processes(
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "EAGER")
 
     assert scenarios.trained(tmp_path, name="compiled", max_steps=1)["steps"] == 1
-    for name, said in {
+    for name, value in {
         "RANK": "0",
         "WORLD_SIZE": "2",
         "LOCAL_RANK": "0",
         "MASTER_ADDR": "a",
         "MASTER_PORT": "1",
     }.items():
-        monkeypatch.setenv(name, said)
+        monkeypatch.setenv(name, value)
     with pytest.raises(NotAvailableYet, match="ACCELERATE_DYNAMO_BACKEND=EAGER"):
         choose(TrainingArguments("out"))
 
 
 def test_use_cpu_can_be_set_by_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not TrainingArguments("out").use_cpu
-    for name, said in {"ACCELERATE_USE_CPU": "True", "ACCELERATE_DYNAMO_BACKEND": "NO"}.items():
-        monkeypatch.setenv(name, said)
+    for name, value in {"ACCELERATE_USE_CPU": "True", "ACCELERATE_DYNAMO_BACKEND": "NO"}.items():
+        monkeypatch.setenv(name, value)
 
     assert TrainingArguments("out").use_cpu
     choose(TrainingArguments("out"))
@@ -270,26 +270,26 @@ def test_save_and_log_on_each_node_apply_to_the_first_rank_of_a_node(
     for name, value in reports.items():
         monkeypatch.setenv(name, value)
 
-    does = {asked: TrainingArguments("out", **{argument: asked}) for asked in (False, True)}  # type: ignore[arg-type]
+    does = {is_on: TrainingArguments("out", **{argument: is_on}) for is_on in (False, True)}  # type: ignore[arg-type]
 
     which = "should_save" if argument == "save_on_each_node" else "should_log"
-    assert [getattr(does[asked], which) for asked in (False, True)] == [False, True]
+    assert [getattr(does[is_on], which) for is_on in (False, True)] == [False, True]
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"fsdp": True, "fsdp_config": {"version": 2}}, "fsdp shards a model over processes, but there is only one"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed shards a model over processes"),
     ],
 )
-def test_sharding_strategies_are_refused_for_one_process(tmp_path: Path, values: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_sharding_strategies_are_refused_for_one_process(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         scenarios.trained(tmp_path, name="alone", **values)
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"fsdp": True, "deepspeed": {}}, None),
         ({"fsdp": True, "deepspeed": {"a": 1}}, "fsdp and deepspeed both shard"),
@@ -297,11 +297,11 @@ def test_sharding_strategies_are_refused_for_one_process(tmp_path: Path, values:
         ({"fsdp": "full_shard", "auto_find_batch_size": True}, "auto_find_batch_size splits a batch in one process"),
     ],
 )
-def test_arguments_that_exclude_each_other_are_both_named(values: dict[str, Any], said: str | None) -> None:
+def test_arguments_that_exclude_each_other_are_both_named(values: dict[str, Any], message: str | None) -> None:
     from footplate.trainer.arguments import TrainingArguments
 
-    if said is None:
+    if message is None:
         TrainingArguments("out", **values)
         return
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         TrainingArguments("out", **values)

@@ -61,15 +61,15 @@ def test_auto_values_of_deepspeed_are_filled_from_the_arguments() -> None:
 
 
 def test_a_deepspeed_config_file_is_read_and_not_changed(tmp_path: Path) -> None:
-    path, said = tmp_path / "zero.json", {"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}
-    path.write_text(json.dumps(said))
+    path, config = tmp_path / "zero.json", {"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}
+    path.write_text(json.dumps(config))
 
     assert filled(str(path))["zero_optimization"] == {"stage": 2}
-    assert json.loads(path.read_text()) == said
+    assert json.loads(path.read_text()) == config
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"train_batch_size": 9}, "train_batch_size is 9, but the samples of a step over all processes is 8"),
         ({"scheduler": {"type": "WarmupLR"}}, "has the scheduler WarmupLR, but lr_scheduler_type makes the schedule"),
@@ -77,7 +77,7 @@ def test_a_deepspeed_config_file_is_read_and_not_changed(tmp_path: Path) -> None
         ({"steps_per_print": "auto"}, "has auto for steps_per_print, and no argument sets it"),
     ],
 )
-def test_a_deepspeed_value_that_contradicts_an_argument_names_both(config: Any, said: str) -> None:
+def test_a_deepspeed_value_that_contradicts_an_argument_names_both(config: Any, message: str) -> None:
     """The contract has the rules and their other cases, in tests/contract/test_strategies.py."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         filled(config)

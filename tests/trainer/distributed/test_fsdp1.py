@@ -39,7 +39,7 @@ def test_the_parameter_count_of_a_sharded_model_is_that_of_the_full_model(result
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("optim", "says"),
     [
         ("adafactor", "Adafactor needs whole parameters"),
         ("schedule free", "AdamWScheduleFree needs whole parameters, or swaps them for evaluation"),
@@ -47,6 +47,6 @@ def test_the_parameter_count_of_a_sharded_model_is_that_of_the_full_model(result
         ("merged", "Fsdp1 has sharded the model"),
     ],
 )
-def test_optimizers_that_need_full_parameters_are_refused_by_name(results: Results, asked: str, says: str) -> None:
-    for rank_run in results(f"fsdp 1: {asked}"):
+def test_optimizers_that_need_full_parameters_are_refused_by_name(results: Results, optim: str, says: str) -> None:
+    for rank_run in results(f"fsdp 1: {optim}"):
         assert says in rank_run["error"]

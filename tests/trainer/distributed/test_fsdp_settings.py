@@ -53,7 +53,7 @@ def test_the_fsdp_config_may_be_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fsdp", "config", "values", "said"),
+    ("fsdp", "config", "values", "message"),
     [
         (True, {"reshard_after_foward": True}, {}, "did you mean 'reshard_after_forward'"),
         (True, {"version": 3}, {}, "version is 3: use 1 or 2"),
@@ -78,8 +78,10 @@ def test_the_fsdp_config_may_be_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_fsdp_config_is_refused_with_a_hint(fsdp: Any, config: Any, values: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_fsdp_config_is_refused_with_a_hint(
+    fsdp: Any, config: Any, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         settings(fsdp, config, **values)
 
 

@@ -115,13 +115,13 @@ def test_parallelism_sizes_of_the_launcher_become_the_argument(started: Any) -> 
     assert TrainingArguments("out").parallelism_config.tp_size == 2
 
 
-@pytest.mark.parametrize("said", ["shard_grad_op auto_wrap", True])
-def test_arguments_win_over_the_launcher_and_are_not_mixed_with_it(started: Any, said: Any) -> None:
+@pytest.mark.parametrize("own_value", ["shard_grad_op auto_wrap", True])
+def test_arguments_win_over_the_launcher_and_are_not_mixed_with_it(started: Any, own_value: Any) -> None:
     started(*FSDP_2, "--fsdp_offload_params", "true")
 
-    args = TrainingArguments("out", fsdp=said)
+    args = TrainingArguments("out", fsdp=own_value)
 
-    assert (args.fsdp, args.fsdp_config) == (said, None)
+    assert (args.fsdp, args.fsdp_config) == (own_value, None)
     with pytest.raises(ValueError, match="the launcher sets fsdp, and the arguments set deepspeed: leave one"):
         TrainingArguments("out", deepspeed={"zero_optimization": {"stage": 2}})
 

@@ -100,7 +100,7 @@ def test_two_tensor_parallel_groups_with_fsdp_give_the_curve_of_one_process(resu
 
 
 @pytest.mark.parametrize(
-    ("scenario", "said"),
+    ("scenario", "message"),
     [
         ("adapters in parts", "has adapters, which need whole weight matrices"),
         ("whole", "a GptForCausalLM, is whole: load it with from_pretrained"),
@@ -109,17 +109,17 @@ def test_two_tensor_parallel_groups_with_fsdp_give_the_curve_of_one_process(resu
     ],
 )
 def test_a_model_that_is_not_sharded_as_requested_is_refused_by_all_ranks(
-    scenario: str, said: str, results: Results
+    scenario: str, message: str, results: Results
 ) -> None:
     for item in results(scenario):
-        assert said in item["error"]
+        assert message in item["error"]
 
 
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}
 
 
 @pytest.mark.parametrize(
-    ("config", "values", "said"),
+    ("config", "values", "message"),
     [
         ({"tp_size": 4}, {}, "tp_size 4, which needs 4 processes, but 2 are running: start 4"),
         ({"tp_size": 2}, {"fp16": True}, "fp16's loss scale is not shared among its processes: use bf16"),
@@ -138,26 +138,26 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "n
     ],
 )
 def test_impossible_parallelism_sizes_are_refused_at_the_start(
-    config: dict[str, int], values: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    config: dict[str, int], values: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         choose(TrainingArguments("out", use_cpu=True, parallelism_config=config, **values))
 
 
 @pytest.mark.parametrize(
-    ("config", "values", "said"),
+    ("config", "values", "message"),
     [
         ({"sp_size": 2}, {}, "has sp_size 2, which needs DeepSpeed and is not supported"),
         ({"dp_replicate_size": 2, "dp_shard_size": 2}, {"fsdp": True}, "Hybrid sharding is not supported"),
     ],
 )
 def test_unsupported_kinds_of_parallelism_are_refused_by_name(
-    config: dict[str, int], values: dict[str, Any], said: str
+    config: dict[str, int], values: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(NotAvailableYet, match=said):
+    with pytest.raises(NotAvailableYet, match=message):
         choose(TrainingArguments("out", use_cpu=True, parallelism_config=config, **values))
 
 

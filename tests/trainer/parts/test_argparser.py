@@ -71,11 +71,11 @@ def test_a_command_line_is_parsed_as_transformers_parses_it(line: str) -> None:
 
     assert len(mine) == len(theirs) == 2
     for first, second in zip(mine, theirs, strict=True):
-        left, right = ({**vars(item), "colour": getattr(item, "colour", None)} for item in (first, second))
-        left["colour"], right["colour"] = (
-            getattr(value["colour"], "value", value["colour"]) for value in (left, right)
+        first_values, right = ({**vars(item), "colour": getattr(item, "colour", None)} for item in (first, second))
+        first_values["colour"], right["colour"] = (
+            getattr(value["colour"], "value", value["colour"]) for value in (first_values, right)
         )
-        assert left == right
+        assert first_values == right
 
 
 @pytest.mark.parametrize("line", ["", "--name x --depth much", "--name x --kind c", "--name x --tied perhaps"])
@@ -91,10 +91,10 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         ValueError, match=r"not used by the HfArgumentParser: \['--dpth', '3'\] \(did you mean '--depth'"
     ):
         HfArgumentParser(Model).parse_args_into_dataclasses(["--name", "x", "--dpth", "3"], look_for_args_file=False)
-    made, left = HfArgumentParser(Model).parse_args_into_dataclasses(
+    made, rest = HfArgumentParser(Model).parse_args_into_dataclasses(
         ["--name", "x", "--dpt", "3"], return_remaining_strings=True, look_for_args_file=False
     )
-    assert (made.name, left) == ("x", ["--dpt", "3"])
+    assert (made.name, rest) == ("x", ["--dpt", "3"])
 
 
 def test_options_added_to_the_parser_are_returned_in_a_namespace() -> None:
@@ -198,14 +198,14 @@ def test_the_accelerator_config_has_the_defaults_and_methods_of_transformers(tmp
 
 
 @pytest.mark.parametrize(
-    ("said", "processes"),
+    ("setting", "processes"),
     [("dispatch_batches: true", 2)],
 )
-def test_unsupported_values_of_an_accelerator_config_are_refused(said: str, processes: int) -> None:
-    name, _, value = said.partition(": ")
+def test_unsupported_values_of_an_accelerator_config_are_refused(setting: str, processes: int) -> None:
+    name, _, value = setting.partition(": ")
     config = AcceleratorConfig.of({name: value == "true"})
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=setting):
         config.refuse_unsupported(processes)
 
 
@@ -217,16 +217,16 @@ def test_an_unknown_gradient_accumulation_option_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [("sync_with_dataloader", "ends with the epoch's last batch"), ("adjust_scheduler", "moves once with every step")],
 )
 def test_a_gradient_accumulation_option_without_effect_is_logged(
-    name: str, told: str, caplog: pytest.LogCaptureFixture
+    name: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     AcceleratorConfig.of({"gradient_accumulation_kwargs": {name: False}}).refuse_unsupported(1)
 
     assert f"{name}: false, which changes nothing" in caplog.text
-    assert told in caplog.text
+    assert message in caplog.text
 
 
 def test_use_configured_state_is_refused_if_no_state_was_configured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,16 +337,16 @@ def test_loader_workers_mask_different_positions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"mlm_probability": 1.5}, "mlm_probability should be between 0 and 1. It is 1.5"),
         ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "should not exceed 1"),
         ({"mlm": False, "whole_word_mask": True}, "only be used with mlm=True"),
     ],
 )
-def test_invalid_masking_options_are_refused(options: dict[str, Any], told: str) -> None:
+def test_invalid_masking_options_are_refused(options: dict[str, Any], message: str) -> None:
     for module in (ours, theirs):
-        with pytest.raises(ValueError, match=told.split(" It is")[0]):
+        with pytest.raises(ValueError, match=message.split(" It is")[0]):
             module.DataCollatorForLanguageModeling(bert(), **options)
 
 
@@ -452,7 +452,7 @@ def test_the_default_collator_depends_on_the_processing_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "told"),
+    ("batch", "message"),
     [
         (None, "junk returned None"),
         ([torch.ones(1)], "returned list of Tensor, and a model needs named arguments"),
@@ -461,11 +461,11 @@ def test_the_default_collator_depends_on_the_processing_class() -> None:
         ({"x": [1, 2], "y": "z"}, "no tensor at all, only x: list of int, y: str"),
     ],
 )
-def test_a_collator_that_does_not_return_a_batch_is_named(batch: Any, told: str) -> None:
+def test_a_collator_that_does_not_return_a_batch_is_named(batch: Any, message: str) -> None:
     def junk(features: Any) -> Any: ...
 
     junk.__qualname__ = "junk"
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=message):
         require_batch(batch, junk)
 
 

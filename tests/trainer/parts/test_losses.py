@@ -251,7 +251,7 @@ def test_label_smoothing_gives_the_loss_of_transformers(shift: bool, count: Any)
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "labels", "told"),
+    ("name", "values", "labels", "message"),
     [
         (
             "NetForSequenceClassification",
@@ -275,12 +275,12 @@ def test_label_smoothing_gives_the_loss_of_transformers(shift: bool, count: Any)
     ],
 )
 def test_a_label_out_of_range_is_named_in_the_first_batch(
-    name: str, values: dict[str, Any], labels: Tensor, told: str
+    name: str, values: dict[str, Any], labels: Tensor, message: str
 ) -> None:
     with pytest.raises(DatasetError) as refused:
         require_labels({"labels": labels}, a_model(name, **values))
 
-    assert re.search(told, f"{refused.value}: {refused.value.hint}")
+    assert re.search(message, f"{refused.value}: {refused.value.hint}")
 
 
 @pytest.mark.parametrize(

@@ -310,8 +310,8 @@ WANTED = torch.tensor([[1, 2, 3, 4, 9, -100], [6, 7, 8, 9, 1, 2]])
 def test_text_metrics_decode_and_compare_batch_by_batch(name: str) -> None:
     whole, in_batches = make_metric(name, Words()), make_metric(name, Words())
     whole.update(SAID, WANTED)
-    for said, wanted in zip(SAID, WANTED, strict=True):
-        in_batches.update(said[None], wanted[None])
+    for generated, expected in zip(SAID, WANTED, strict=True):
+        in_batches.update(generated[None], expected[None])
 
     metrics = whole.compute()
 

@@ -31,8 +31,8 @@ class Bottleneck(nn.Module):
         return x + 0.1 * torch.tanh(centred), (centred * self.scale).square().mean()
 
     def loss(self) -> Tensor:
-        wanted = torch.tensor([-1.0, 0.0, 1.0])
-        return (torch.tanh(self.quantiles * self.scale[:, None]) - wanted).abs().sum()
+        targets = torch.tensor([-1.0, 0.0, 1.0])
+        return (torch.tanh(self.quantiles * self.scale[:, None]) - targets).abs().sum()
 
 
 class Codec(nn.Module):
@@ -251,7 +251,7 @@ def test_a_step_without_the_backward_of_an_auxiliary_loss_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("specs", "told"),
+    ("specs", "message"),
     [
         ([MAIN], "bottleneck.quantiles belongs to none"),
         ([MAIN, NamedOptimizer("aux", ["bottleneck"])], "bottleneck.scale belongs to main and aux"),
@@ -261,13 +261,13 @@ def test_a_step_without_the_backward_of_an_auxiliary_loss_is_refused() -> None:
         ([NamedOptimizer("all", [""], "adamm")], "no optimizer named 'adamm'"),
     ],
 )
-def test_parameters_in_none_or_several_optimizers_are_refused(specs: list[NamedOptimizer], told: str) -> None:
-    with pytest.raises((ValueError, UnknownComponent), match=told):
+def test_parameters_in_none_or_several_optimizers_are_refused(specs: list[NamedOptimizer], message: str) -> None:
+    with pytest.raises((ValueError, UnknownComponent), match=message):
         NamedOptimizers(a_codec(), specs)
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"schedule": "StepLr", "schedule_args": {}}, "no schedule named 'StepLr'"),
         ({"schedule": "greedy", "schedule_args": {}}, "follows a metric"),
@@ -276,8 +276,8 @@ def test_parameters_in_none_or_several_optimizers_are_refused(specs: list[NamedO
         ({"per": "batch"}, "per 'batch'"),
     ],
 )
-def test_an_invalid_schedule_or_interval_of_an_optimizer_is_refused(changed: dict[str, Any], told: str) -> None:
-    with pytest.raises((ValueError, UnknownComponent), match=told):
+def test_an_invalid_schedule_or_interval_of_an_optimizer_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, UnknownComponent), match=message):
         NamedOptimizers(a_codec(), [MAIN, NamedOptimizer(**{**vars(AUX), **changed})]).make_schedule(10)
 
 

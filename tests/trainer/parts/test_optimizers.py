@@ -174,7 +174,7 @@ def test_optim_args_that_transformers_ignores_are_applied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("sgd", "momentun=0.9", "has momentun, but SGD takes only: .*momentum"),
         ("sgd", "momentum", "has 'momentum': write name=value"),
@@ -185,8 +185,8 @@ def test_optim_args_that_transformers_ignores_are_applied() -> None:
         ("adamw_torch", "lr=1", "use learning_rate"),
     ],
 )
-def test_unknown_optim_args_are_refused_by_name(name: str, text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_unknown_optim_args_are_refused_by_name(name: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         optimizer_class(arguments(name, text))
 
 
@@ -440,7 +440,7 @@ def test_sparse_gradients_are_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "message"),
     [
         (lambda: ours.Lion(weights(), lr=-1), "lr must be 0 or more"),
         (lambda: ours.Lion(weights(), betas=(0.9, 1.0)), "betas must lie"),
@@ -449,6 +449,6 @@ def test_sparse_gradients_are_refused(kind: Any) -> None:
         (lambda: ours.SGDScheduleFree(weights(), lr=-1.0), "lr of SGDScheduleFree"),
     ],
 )
-def test_optimizer_arguments_out_of_range_are_refused(made: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_optimizer_arguments_out_of_range_are_refused(made: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         made()

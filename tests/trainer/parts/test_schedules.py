@@ -185,7 +185,7 @@ def _any(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "kwargs", "told"),
+    ("name", "kwargs", "message"),
     [
         ("linear", {"min_lr": 3}, "do not fit linear: .*min_lr"),
         ("greedy", {"patients": 3}, "do not fit greedy: .*patients.*patience"),
@@ -199,8 +199,10 @@ def _any(name: str) -> Any:
         ("cosin", {}, "did you mean 'cosine'"),
     ],
 )
-def test_schedule_arguments_that_do_not_fit_are_refused_by_name(name: str, kwargs: dict[str, Any], told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_schedule_arguments_that_do_not_fit_are_refused_by_name(
+    name: str, kwargs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         ours.get_scheduler(name, an_optimizer(), 1, 10, kwargs)
 
 
