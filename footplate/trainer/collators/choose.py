@@ -35,8 +35,8 @@ def pads_samples(processor: Any) -> bool:
     return {"padding", "return_tensors"} <= parameters.keys() or (takes_any and hasattr(processor, "padding_side"))
 
 
-def require_batch(batch: Any, collator: Any) -> Mapping[str, Any]:
-    """Returns the batch if a model can be called with it, else raises an error that names the collator."""
+def require_batch(batch: Any, collator: Any) -> None:
+    """Raises TypeError, which names the collator, if a model cannot be called with the batch."""
     name = getattr(collator, "__qualname__", type(collator).__qualname__)
     if not isinstance(batch, Mapping):
         raise TypeError(
@@ -51,7 +51,6 @@ def require_batch(batch: Any, collator: Any) -> Mapping[str, Any]:
     if not tensors_in(batch):
         kinds = ", ".join(f"{key}: {_kind(value)}" for key, value in batch.items())
         raise TypeError(f"the collator {name} returned no tensor at all, only {kinds}: convert with torch.tensor")
-    return batch
 
 
 def _kind(value: Any) -> str:

@@ -341,12 +341,12 @@ def test_embedding_noise_is_off_in_evaluation_and_refused_without_an_embedding()
 # Compilation
 
 
-def test_a_compiled_model_is_the_same_object_with_the_same_names() -> None:
+def test_compiling_a_model_keeps_the_names_of_its_weights_and_its_gradients() -> None:
     model = Stack()
     names, expected = list(model.state_dict()), gradients(model)
     model.zero_grad()
 
-    assert compile_model(model, backend="eager") is model
+    compile_model(model, backend="eager")
     result = gradients(model)
 
     assert list(model.state_dict()) == names
