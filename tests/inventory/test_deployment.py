@@ -60,6 +60,13 @@ def test_containers_of_nodes_reach_neither_the_database_nor_the_internet() -> No
     assert "pipe" not in SERVICES["postgres"]["networks"]
 
 
+@pytest.mark.parametrize("name", ["worker", "worker-gpu"])
+def test_a_node_stops_before_control_which_stores_its_last_events(name: str) -> None:
+    """Compose stops a container before those that it depends on."""
+    assert "control" in SERVICES[name]["depends_on"]
+    assert not any("worker" in dependency for dependency in SERVICES["control"]["depends_on"])
+
+
 def test_no_secret_has_a_default() -> None:
     matches = re.findall(
         r"\$\{([A-Z_]*(?:KEY|PASSWORD)[A-Z_]*)(:\?|[^}]*)", (REPOSITORY / "docker-compose.yml").read_text()
