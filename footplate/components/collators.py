@@ -10,7 +10,7 @@ from torch import Tensor
 
 from footplate.components.hf_processors import require_pad_token, require_tokenizer
 from footplate.trainer import collators
-from footplate.trainer.collators.padding import filled, rounded_up, unfit
+from footplate.trainer.collators.padding import pad_rows, rounded_up, unfit
 from footplate.trainer.losses.labels import IGNORE
 
 LABELS = ("labels", "label")
@@ -116,11 +116,11 @@ class CausalBatches:
         if any(len(row) != width for row in tokens):
             require_pad_token(self.tokenizer, "causal-lm")
         side = self.tokenizer.padding_side
-        mask = filled(masks, width, 0, side)
-        inputs = filled(tokens, width, self.tokenizer.pad_token_id or 0, side)
+        mask = pad_rows(masks, width, 0, side)
+        inputs = pad_rows(tokens, width, self.tokenizer.pad_token_id or 0, side)
         name = next((label for label in LABELS if label in samples[0]), None)
         if name is None:
             labels = inputs.masked_fill(mask == 0, IGNORE)
         else:
-            labels = filled([sample[name] for sample in samples], width, IGNORE, side)
+            labels = pad_rows([sample[name] for sample in samples], width, IGNORE, side)
         return {"input_ids": inputs, "attention_mask": mask, "labels": labels}

@@ -66,9 +66,9 @@ def text(
         rows = selected(WholeFiles(files, partial(text_row, column=column, is_file=True)), offset, limit)
         return _as_stream(rows) if streaming else rows
     row = partial(text_row, column=column)
-    return (
-        FileStream(files, LineReader(row), offset, limit) if streaming else selected(Lines(files, row), offset, limit)
-    )
+    if streaming:
+        return FileStream(files, LineReader(row), offset, limit)
+    return selected(Lines(files, row), offset, limit)
 
 
 @needs("pyarrow", extra="arrow")

@@ -123,6 +123,8 @@ class Selection:
 
 def selected(rows: Any, offset: int, limit: int | None) -> Any:
     """Returns the rows without the first `offset` rows, and at most `limit` rows."""
+    if offset < 0 or (limit is not None and limit < 1):
+        raise DatasetError(f"offset is {offset} and limit {limit}: offset must be 0 or more, limit 1 or more")
     numbers = range(len(rows))[offset:][:limit]
     if not numbers:
         raise DatasetError(f"offset is {offset}, but there are only {len(rows)} rows", hint="use a smaller offset")

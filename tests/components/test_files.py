@@ -112,6 +112,15 @@ def test_a_file_without_rows_is_refused_before_training(tmp_path: Path, text: st
     assert raised.value.hint
 
 
+@pytest.mark.parametrize("bounds", [{"offset": -1}, {"limit": 0}])
+def test_an_offset_or_limit_out_of_range_is_refused_in_python_too(bounds: dict[str, int], tmp_path: Path) -> None:
+    """A spec's schema refuses such values, and a script has no schema."""
+    paths = written(tmp_path, "a.jsonl", '{"x": 0}\n{"x": 1}\n')
+
+    with pytest.raises(DatasetError, match="offset must be 0 or more, limit 1 or more"):
+        files.jsonl(paths=paths, **bounds)
+
+
 def test_offset_and_limit_keep_the_line_numbers_of_the_file_in_errors(tmp_path: Path) -> None:
     paths = written(tmp_path, "a.jsonl", '{"x": 0}\n{"x": 1}\n{"x": 2}\n[]\n')
 

@@ -74,14 +74,15 @@ def stack_or_pad(examples: Sequence[Any], tokenizer: Any, pad_to_multiple_of: in
             "You are attempting to pad samples but the tokenizer you are using"
             f" ({type(tokenizer).__name__}) does not have a pad token: set tokenizer.pad_token"
         )
-    return filled(rows, width, tokenizer.pad_token_id, tokenizer.padding_side)
+    return pad_rows(rows, width, tokenizer.pad_token_id, tokenizer.padding_side)
 
 
 def rounded_up(length: int, multiple: int | None) -> int:
     return length if multiple is None else -(-length // multiple) * multiple
 
 
-def filled(rows: Sequence[Any], width: int, value: int, side: str) -> Tensor:
+def pad_rows(rows: Sequence[Any], width: int, value: int, side: str) -> Tensor:
+    """Returns the rows as one tensor, in which `value` fills each row to `width` on the right or left `side`."""
     rows = [torch.as_tensor(row, dtype=torch.long) for row in rows]
     result = torch.full((len(rows), width), value, dtype=torch.long)
     for padded_row, row in zip(result, rows, strict=True):
@@ -139,7 +140,7 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
                     f"a sample has {too_long} {name}, but the samples of its batch have {width} tokens after padding: "
                     "give each sample one label for each token"
                 )
-            batch[name] = filled(labels, width, self.label_pad_token_id, self.tokenizer.padding_side)
+            batch[name] = pad_rows(labels, width, self.label_pad_token_id, self.tokenizer.padding_side)
         return batch
 
 
@@ -189,7 +190,7 @@ class DataCollatorForSeq2Seq:
         if labels is None:
             batch["labels"] = None
             return batch
-        padded = filled(labels, self._width(labels), self.label_pad_token_id, self.tokenizer.padding_side)
+        padded = pad_rows(labels, self._width(labels), self.label_pad_token_id, self.tokenizer.padding_side)
         batch["labels"] = padded if framework == "pt" else padded.numpy()
         shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if shift is not None:

@@ -26,8 +26,11 @@ class TextMetric:
             kind: Callable[..., Any] = getattr(import_module("torchmetrics.text"), TEXTS[name])
         except ImportError as error:
             raise ImportError(f"{name} needs the extra metrics: pip install 'footplate[metrics]'") from error
-        sentences = ("rougeLsum",) if find_spec("nltk") else ()
-        self._metric = kind(**({"rouge_keys": ("rouge1", "rouge2", "rougeL", *sentences)} if name == "rouge" else {}))
+        options: dict[str, Any] = {}
+        if name == "rouge":
+            sentences = ("rougeLsum",) if find_spec("nltk") else ()
+            options["rouge_keys"] = ("rouge1", "rouge2", "rougeL", *sentences)
+        self._metric = kind(**options)
         # Each process already has the outputs of all processes, so torchmetrics must not add them up once more.
         self._metric.sync_on_compute = False
 
