@@ -25,26 +25,18 @@ HASHED = re.compile(r".+-[A-Za-z0-9_-]{8}\.(js|css)")
 
 @router.get("/")
 async def index(request: Request) -> Response:
-    return _file("index.html", REVALIDATE)
+    return await asset(request, "index.html")
 
 
 @router.get("/dashboard/{name}")
 async def asset(request: Request, name: str) -> Response:
-    if name not in _names():
+    if (content := files().get(name)) is None:
         raise NotFound(f"the dashboard has no file {name!r}")
-    return _file(name, FOR_EVER if HASHED.fullmatch(name) else REVALIDATE)
+    headers = {"Cache-Control": FOR_EVER if HASHED.fullmatch(name) else REVALIDATE}
+    return Response(content, headers=headers, media_type=TYPES[Path(name).suffix])
 
 
 @cache
-def _names() -> frozenset[str]:
-    return frozenset(path.name for path in DASHBOARD.iterdir() if path.suffix in TYPES)
-
-
-@cache
-def _content(name: str) -> bytes:
-    return (DASHBOARD / name).read_bytes()
-
-
-def _file(name: str, cache_control: str) -> Response:
-    headers = {"Cache-Control": cache_control}
-    return Response(_content(name), headers=headers, media_type=TYPES[Path(name).suffix])
+def files() -> dict[str, bytes]:
+    """Returns all files by name. They are read together, because the names in each are those of one build."""
+    return {path.name: path.read_bytes() for path in DASHBOARD.iterdir() if path.suffix in TYPES}

@@ -199,7 +199,7 @@ async def test_an_unreadable_header_is_answered_400_and_not_500(api: Api, artifa
 
 
 async def test_the_dashboard_and_the_docs_load_nothing_from_other_servers(api: Api) -> None:
-    for path in ("/", "/docs", *(f"/dashboard/{name}" for name in sorted(dashboard._names()))):
+    for path in ("/", "/docs", *(f"/dashboard/{name}" for name in sorted(dashboard.files()))):
         answer = await api.client.get(path)
         assert answer.status_code == 200
         assert "http://" not in answer.text.replace("http://www.w3.org", "")
