@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from footplate.local.processes import Failed
 
 SOCKET_PATH_LIMIT = 100
 """The longest path of a Unix socket, in bytes. The kernel accepts up to 107."""
+TRIES, LOOK_SECONDS = 5, 0.02
+"""The number of tries to lock a home, and the time between two tries."""
 RECORD_BYTES = 1024
 """The length of the record in the lock file. Each record replaces all bytes of the one before, in a single write."""
 
@@ -51,7 +54,12 @@ def hold(path: Path) -> Iterator[Home]:
     """Creates the home if needed, and locks it until this process ends. The kernel unlocks it after a crash, too."""
     home = Home(path)
     with _open_lock(home) as lock:
-        if not try_lock(lock.fileno()):
+        # A client that looks whether the home is in use locks the file for a moment, too.
+        for _ in range(TRIES):
+            if try_lock(lock.fileno()):
+                break
+            time.sleep(LOOK_SECONDS)
+        else:
             raise Failed(_holder_text(path, lock.fileno()))
         with _usable(home):
             record_holder(home, url=None)

@@ -37,11 +37,16 @@ def url_of_up() -> str | None:
     Raises SettingsError while it starts, because the default address may be another server's.
     """
     is_starting = False
-    with suppress(OSError, ValueError, LookupError, TypeError):
+    with suppress(OSError, ValueError, LookupError, TypeError, ImportError):
+        import fcntl  # Windows has none, and no `footplate up` either.
+
         home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate"))
-        holder = json.loads((home / "up.lock").read_text())
-        with suppress(PermissionError):  # The process runs, as another user.
-            os.kill(holder["pid"], 0)  # Raises ProcessLookupError if the process has ended.
+        with (home / "up.lock").open() as lock:
+            holder = json.loads(lock.read())
+            with suppress(BlockingIOError):  # The process runs.
+                # The kernel unlocks the file of a process that was killed. The pid in it may be another process's.
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
         if holder["url"]:
             return str(holder["url"])
         is_starting = True

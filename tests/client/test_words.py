@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import math
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from operator import length_hint
 from pathlib import Path
 from traceback import format_exception
-from unittest.mock import Mock
 from zipfile import ZipFile
 
 import httpx2
@@ -30,6 +31,7 @@ from footplate.cli.text import duration, number, size, sparkline, steps, table, 
 from footplate.contract.errors import InvalidSpec, SettingsError
 from footplate.contract.events import Event
 from footplate.errors import InvalidRequest
+from footplate.local.home import hold, record_holder
 from footplate.sdk.bundles import packed
 from footplate.sdk.models import Component, JobInfo
 from footplate.sdk.request import ApiRequest
@@ -343,7 +345,7 @@ def test_a_table_leaves_out_the_least_important_columns_until_it_fits(
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the lock file of a `footplate up` in the current folder."""
+    """Returns the path of the lock file of a `footplate up` in the current folder."""
     monkeypatch.chdir(tmp_path)
     for name in ("FOOTPLATE_URL", "FOOTPLATE_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -352,33 +354,39 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_client_finds_the_system_that_runs_in_this_folder(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock.write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:4711"}))
-    assert Client().url == "http://127.0.0.1:4711"
-    assert Client("http://elsewhere:1").url == "http://elsewhere:1"
-    with monkeypatch.context() as as_another_user:
-        as_another_user.setattr(os, "kill", Mock(side_effect=PermissionError))
+    with hold(lock.parent) as home:
+        record_holder(home, "http://127.0.0.1:4711")
         assert Client().url == "http://127.0.0.1:4711"
-    monkeypatch.setenv("FOOTPLATE_URL", "http://named:2")
-    assert Client().url == "http://named:2"
+        assert Client("http://elsewhere:1").url == "http://elsewhere:1"
+        monkeypatch.setenv("FOOTPLATE_URL", "http://named:2")
+        assert Client().url == "http://named:2"
 
 
-@pytest.mark.parametrize(
-    "record", ['{"pid": 4194305, "url": null}', '{"pid": 4194305, "url": "http://127.0.0.1:1"}', "{", "[]", None]
-)
+@pytest.mark.parametrize("record", ['{"pid": %d, "url": null}', '{"pid": %d, "url": "http://127.0.0.1:1"}', "{", None])
 def test_without_a_running_system_in_this_folder_the_client_uses_its_default(record: str | None, lock: Path) -> None:
+    """A system that was killed leaves its record, and another process may have its pid by now."""
     if record is not None:
-        lock.write_text(record)
+        lock.write_text(record.replace("%d", str(os.getpid())))
 
     assert Client().url == "http://127.0.0.1:8080"
 
 
 def test_the_client_refuses_to_guess_while_the_system_in_this_folder_starts(lock: Path) -> None:
     """The default address may be that of a system in another folder."""
-    lock.write_text(json.dumps({"pid": os.getpid(), "url": None}))
+    with hold(lock.parent):
+        with pytest.raises(SettingsError, match="still starting"):
+            Client()
+        assert Client("http://elsewhere:1").url == "http://elsewhere:1"
 
-    with pytest.raises(SettingsError, match="still starting"):
-        Client()
-    assert Client("http://elsewhere:1").url == "http://elsewhere:1"
+
+def test_a_client_that_looks_at_the_lock_does_not_keep_the_system_from_starting(lock: Path) -> None:
+    lock.touch()
+    with ThreadPoolExecutor(1) as pool, lock.open() as client:
+        fcntl.flock(client, fcntl.LOCK_SH)
+        starting = pool.submit(lambda: hold(lock.parent).__enter__())
+        client.close()
+
+        assert starting.result().path == lock.parent
 
 
 SOCKET = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  {uid}  0 30337 1 0\n"
