@@ -126,7 +126,8 @@ def _change(options: Options, action: str, change: Callable[[Job], Job | None], 
         if options.json:
             print_json(outcome)
         elif outcome.error is not None:
-            print_message(f"{outcome.job}: {outcome.error.detail}")
+            hint = f"; {outcome.error.hint}" if outcome.error.hint else ""
+            print_message(f"{outcome.job}: {outcome.error.detail}{hint}")
         else:
             print_lines(f"{outcome.job} {outcome.state or 'deleted'}")
     if not outcomes:

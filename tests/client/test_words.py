@@ -488,6 +488,22 @@ def test_a_job_that_is_named_twice_is_changed_once(
     assert deleted == [f"/jobs/{JOB['id']}"]
 
 
+def test_a_job_that_matches_a_filter_and_is_refused_is_printed_with_its_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {
+        "status": 409,
+        "code": "job_in_use",
+        "detail": "another job starts from it",
+        "hint": "delete that one first",
+    }
+    outcomes = {"data": [{"job": JOB["id"], "state": "failed", "error": error}], "next_cursor": None}
+    answer_requests(monkeypatch, "change", lambda request: httpx2.Response(200, json=outcomes))
+
+    assert main(["rm", "--tag", "sweep"]) == 2
+    assert f"{JOB['id']}: another job starts from it; delete that one first" in capsys.readouterr().err
+
+
 def test_ls_columns_may_be_job_fields_or_metrics(capsys: pytest.CaptureFixture[str]) -> None:
     job = JobInfo.model_construct(id="job_" + "0" * 24 + "beefbeef", tags=["a", "b"], metrics={"eval_loss": 0.25})  # type: ignore[call-arg]
 
