@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 JOB_FILE = ".footplate-job"
-"""The file in a download folder that holds the id of the job whose outputs were downloaded there."""
+"""The file in a download folder that names the job, or its checkpoint or export, whose files were downloaded there."""
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -118,32 +119,34 @@ def run_download(options: Options) -> int:
         job = client.jobs.get(options.job)
         if options.checkpoint:
             checkpoint = job.checkpoints.get(options.checkpoint)
-            paths = checkpoint.download(options.output or f"{job.id}-checkpoint-{checkpoint.step}")
+            folder = Path(options.output or f"{job.id}-checkpoint-{checkpoint.step}")
+            _mark(folder, f"checkpoint {checkpoint.id} of {job.id}", job.id)
+            paths = checkpoint.download(folder)
         else:
             folder = Path(options.output or job.id)
             outputs = {output.path for output in job.outputs.list()}
             if outputs and outputs.issuperset(options.paths):
-                _mark(folder, job.id)
+                _mark(folder, job.id, job.id)
             paths = job.outputs.download(folder, only=options.paths or None)
     if not (paths or options.json):
         print_message(f"{job.id} has no outputs; its state is {job.state}")
     return print_result(options, [str(path) for path in paths], *map(str, paths))
 
 
-def _mark(folder: Path, job: str) -> None:
-    """Marks the folder as that of this job's outputs, before the first of them is written.
+def _mark(folder: Path, source: str, job: str) -> None:
+    """Marks the folder with the source of its files, before the first of them is written.
 
-    Raises UsageError if another job's outputs were downloaded to this folder, because they would be overwritten.
+    Raises UsageError if the folder has files of another source, because both would be mixed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / JOB_FILE).open("a+") as file:
-        file.seek(0)
-        if (other := file.read().strip()) not in ("", job):
-            raise UsageError(
-                f"{folder} already holds the outputs of {other[:60]}", hint=f"name another folder: -o {folder}/{job}"
-            )
-        if not other:
-            file.write(f"{job}\n")
+    mark = folder / JOB_FILE
+    other = mark.read_text(errors="replace").strip() if mark.exists() else ""
+    # A folder with a mark alone is that of an export that failed.
+    if other not in ("", source) and len(os.listdir(folder)) > 1:
+        raise UsageError(
+            f"{folder} already holds files of {other[:120]}", hint=f"name another folder: -o {folder}/{job}"
+        )
+    mark.write_text(f"{source}\n")
 
 
 @contextmanager
@@ -172,8 +175,12 @@ def _transferring(options: Options) -> Iterator[Client]:
 
 def run_export(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
+    checkpoint = job.checkpoints.get(options.checkpoint).id if options.checkpoint else None
+    folder = Path(options.output or f"{job.id}-export")
+    kind = "merged export" if options.merge else "export"
+    _mark(folder, f"the {kind} of {checkpoint or 'the final model'} of {job.id}", job.id)
     print_message("a job on a node writes the files; `footplate queue` says why it waits, if it does")
-    paths = job.export(options.output or f"{job.id}-export", checkpoint=options.checkpoint, merge=options.merge)
+    paths = job.export(folder, checkpoint=checkpoint, merge=options.merge)
     return print_result(options, [str(path) for path in paths], *map(str, paths))
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from importlib.metadata import version
 from operator import length_hint
 from pathlib import Path
@@ -447,27 +448,54 @@ def test_ls_with_watch_waits_for_a_service_that_restarts(
     ]  # fmt: skip
 
 
-def test_an_interrupted_download_marks_its_folder_for_its_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Otherwise files of another job would be mixed with those of the first one."""
+CHECKPOINT = {
+    "id": "ckpt_1", "attempt": 1, "step": 30, "no": 9, "status": "committed", "bytes": 7, "files": 2, "path": "a/b",
+    "manifest_sha256": "", "metrics": {}, "is_best": False, "pinned": False, "created_at": "2026-01-01T00:00:00.000Z",
+}  # fmt: skip
+DOWNLOADS = (["download"], ["download", "--checkpoint", "latest"], ["export"], ["export", "--merge"])
 
+
+@pytest.mark.parametrize("words", DOWNLOADS, ids=" ".join)
+def test_an_interrupted_download_marks_its_folder_for_its_own_files_alone(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
-        if request.url.path.endswith("/model.bin"):
+        _, _, job, *rest = request.url.path.split("/")
+        if rest[-1:] == ["model.bin"]:
             raise KeyboardInterrupt
-        rows = {"data": [{"path": "model.bin", "bytes": 5, "modified_at": ""}], "next_cursor": None}
-        is_list = request.url.path.endswith("/outputs")
-        return httpx2.Response(200, json=rows if is_list else {**JOB, "id": request.url.path.split("/")[2]})
+        if rest[-1:] == ["config.json"]:
+            return httpx2.Response(200, content=b"{}")
+        if rest[-1:] in (["outputs"], ["files"]):
+            files = [{"path": "config.json", "bytes": 2, "modified_at": "", "sha256": sha256(b"{}").hexdigest()}]
+            files += [{"path": "model.bin", "bytes": 5, "modified_at": "", "sha256": "0" * 64}]
+            return httpx2.Response(200, json={"data": files, "next_cursor": None})
+        return httpx2.Response(
+            200, json=CHECKPOINT if "checkpoints" in rest else {**JOB, "id": job, "state": "succeeded"}
+        )
 
     answer_requests(monkeypatch, "files", answer)
     folder = tmp_path / "out"
 
-    assert main(["download", str(JOB["id"]), "nothing", "-o", str(folder)]) == 3
-    assert not folder.exists()
     for _ in range(2):
-        assert main(["download", str(JOB["id"]), "-o", str(folder)]) == 130
-    assert main(["download", "job_" + "1" * 32, "-o", str(folder)]) == 2
-    assert f"holds the outputs of {JOB['id']}" in capsys.readouterr().err
+        assert main([*words, str(JOB["id"]), "-o", str(folder)]) == 130
+    assert (folder / "config.json").read_text() == "{}"
+    others = [[*words, "job_" + "1" * 32], *([*other, str(JOB["id"])] for other in DOWNLOADS if other != words)]
+    for other in others:
+        assert main([*other, "-o", str(folder)]) == 2, other
+        assert f"{JOB['id']}" in capsys.readouterr().err
+
+
+def test_a_download_of_a_file_that_does_not_exist_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = {"data": [{"path": "model.bin", "bytes": 5, "modified_at": ""}], "next_cursor": None}
+    answer_requests(
+        monkeypatch, "files",
+        lambda request: httpx2.Response(200, json=outputs if request.url.path.endswith("/outputs") else JOB),
+    )  # fmt: skip
+
+    assert main(["download", str(JOB["id"]), "nothing", "-o", str(tmp_path / "out")]) == 3
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_job_that_is_named_twice_is_changed_once(
