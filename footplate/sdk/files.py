@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import platform
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
+from zlib import crc32
 
 import httpx2
 
 from footplate.errors import DownloadFailed, NotFound
 from footplate.sdk.models import Output
-from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, all_resources, pause_seconds, refusal, unreachable
+from footplate.sdk.request import (
+    RETRIED_STATUSES,
+    ApiRequest,
+    pause_seconds,
+    read,
+    refusal,
+    send_for_page,
+    unreachable,
+)
 from footplate.sdk.wire import OpenAnswer, Wire
 
+log = logging.getLogger("footplate.client")
 READ_SECONDS = 60.0
+MACHINE = f"{crc32(platform.node().encode()):08x}"
+"""This machine in the names of temporary files, because a pid says nothing on another one that has the folder, too."""
 HASHED_BYTES = 8 * 1024 * 1024
 """The number of bytes that are hashed at once. Other tasks of the event loop run in between."""
 
@@ -26,7 +42,14 @@ class AsyncOutputs:
         self._wire, self._path = wire, f"{job}/outputs"
 
     async def list(self) -> Sequence[Output]:
-        return await all_resources(Output, self._wire, self._path)
+        page = await send_for_page(self._wire, ApiRequest("GET", self._path))
+        if left_out := page.get("left_out"):
+            log.warning(
+                "%s has %s files more, which cannot be downloaded, because their names are not UTF-8",
+                self._path.removeprefix("/"),
+                left_out,
+            )
+        return [read(Output, row) for row in page["data"]]
 
     async def download(self, folder: str | os.PathLike[str], *, only: Collection[str] | None = None) -> Sequence[Path]:
         """Downloads every file, or those in `only`, below `folder`.
@@ -55,9 +78,13 @@ class RemoteFile:
     bytes: int
     sha256: str | None = None
 
-    def temporary(self, target: Path) -> Path:
-        """Returns the temporary file beside `target`. A later download with the same sha256 continues it."""
-        return target.with_name(f".{target.name}.{self.sha256[:16] if self.sha256 else os.getpid()}.part")
+    def temporary(self, target: Path, pid: int | None = None) -> Path:
+        """Returns the temporary file beside `target`. A later download with the same sha256 continues it.
+
+        Without a sha256, each process has a file of its own.
+        """
+        part = self.sha256[:16] if self.sha256 else f"{MACHINE}-{pid or os.getpid()}"
+        return target.with_name(f".{target.name}.{part}.part")
 
 
 async def fetch(wire: Wire, remote: RemoteFile, folder: Path) -> Path:
@@ -66,6 +93,8 @@ async def fetch(wire: Wire, remote: RemoteFile, folder: Path) -> Path:
     if remote.sha256 and target.is_file() and await sha256_of(wire, target) == remote.sha256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
+    if remote.sha256 is None:
+        _remove_leftovers(target)
     temporary = remote.temporary(target)
     temporary.touch()
     try:
@@ -77,6 +106,19 @@ async def fetch(wire: Wire, remote: RemoteFile, folder: Path) -> Path:
             temporary.unlink(missing_ok=True)
         raise
     return target
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Removes the temporary files beside `target` whose processes were killed."""
+    if os.name != "posix":
+        return  # On Windows, os.kill would send a signal.
+    for leftover in target.parent.glob(f".{escape(target.name)}.{MACHINE}-*.part"):
+        pid = leftover.name.removesuffix(".part").rpartition("-")[2]
+        with suppress(PermissionError, ValueError, OverflowError):  # Another user's process, or not the name of one.
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                leftover.unlink(missing_ok=True)
 
 
 async def _verify(wire: Wire, remote: RemoteFile, temporary: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from footplate.errors import (
 )
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.client import Operations
-from footplate.sdk.files import RemoteFile, fetch, path_below
+from footplate.sdk.files import AsyncOutputs, RemoteFile, fetch, path_below
 from footplate.sdk.jobs import AsyncJob, AsyncJobs
 from footplate.sdk.models import JobInfo
 from footplate.sdk.request import ApiRequest, pause_seconds, send, send_json
@@ -204,6 +206,29 @@ def test_a_partial_file_that_is_too_long_is_downloaded_again(tmp_path: Path) -> 
         path = run(fetch(BlockingWire(client, tries=1), remote, tmp_path))
 
     assert path.read_bytes() == b"model"
+
+
+def test_what_a_killed_download_left_is_removed_by_the_next_download_of_the_file(tmp_path: Path) -> None:
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    remote = RemoteFile("/outputs/a", "a", 5)
+    temporaries = [remote.temporary(tmp_path / "a", pid) for pid in (killed.pid, os.getppid())]
+    for temporary in (*temporaries, tmp_path / ".a.notes.part"):
+        temporary.touch()
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, content=b"model"))
+    with httpx2.Client(base_url=URL, transport=transport) as client:
+        run(fetch(BlockingWire(client, tries=1), remote, tmp_path))
+
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a", tmp_path / ".a.notes.part", temporaries[1]])
+
+
+async def test_outputs_whose_names_cannot_be_sent_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    output = {"path": "model.bin", "bytes": 5, "modified_at": ""}
+    wire = FakeWire(answer(200, {"data": [output], "left_out": 2, "next_cursor": None}))
+
+    assert [output.path for output in await AsyncOutputs(wire, "/jobs/1").list()] == ["model.bin"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "2 files" in caplog.text
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "", "a\0b"])
