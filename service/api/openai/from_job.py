@@ -46,6 +46,7 @@ _FULL = {name: f"full_{name}" for name in ("valid_loss", "valid_mean_token_accur
 """OpenAI's names for metrics over the whole validation file. Every evaluation here covers the whole file."""
 _NOT_IN_A_SUFFIX = re.compile(r"[^A-Za-z0-9_.-]+")
 _TOKENS = ("num_tokens", "num_input_tokens_seen")
+"""The metrics that count the tokens of the training. TRL's count, the first, begins at 0 in each attempt."""
 
 
 def seconds(milliseconds: int) -> int:
@@ -253,8 +254,8 @@ def _estimate(row: JobRow, now_ms: int) -> int | None:
 
 
 def _tokens(row: JobRow) -> int | None:
-    metrics = loads(row.metrics) or {}
-    return next((int(metrics[name]) for name in _TOKENS if isinstance(metrics.get(name), int | float)), None)
+    metrics, names = loads(row.metrics) or {}, _TOKENS[row.attempt > 1 :]
+    return next((int(metrics[name]) for name in names if isinstance(metrics.get(name), int | float)), None)
 
 
 def _error(row: JobRow) -> JobError | None:

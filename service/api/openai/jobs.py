@@ -156,19 +156,20 @@ async def list_jobs(
     """Lists every job of the project, newest first, also those that came through `POST /jobs`."""
     services = services_of(request)
     place = None if after is None else job_id(after)
-    wanted = entries_of(request, "metadata")
-    matches = partial(_has_metadata, wanted=None if metadata == "null" else wanted)
-    filter = JobFilter(services.project, metadata=tuple(wanted.items()))
-    rows = await services.db.read(
-        lambda conn: newest_trainings(conn, filter, after=place, limit=limit + 1, matches=matches)
-    )
+    entries = entries_of(request, "metadata")
+    filter = JobFilter(services.project, metadata=tuple(entries.items()))
+
+    def matches(row: JobRow) -> bool:
+        job_metadata = from_job.metadata_of(row)
+        return not job_metadata if metadata == "null" else entries.items() <= job_metadata.items()
+
+    def read(conn: Connection) -> list[JobRow]:
+        if place is not None:
+            jobs.get(conn, services.project, place)
+        return newest_trainings(conn, filter, after=place, limit=limit + 1, matches=matches)
+
+    rows = await services.db.read(read)
     return ListPage.of([_shown(row) for row in rows[:limit]], has_more=len(rows) > limit)
-
-
-def _has_metadata(row: JobRow, wanted: dict[str, str] | None) -> bool:
-    """Returns True if the job's metadata has all wanted entries. `wanted` None selects jobs without metadata."""
-    metadata = from_job.metadata_of(row)
-    return not metadata if wanted is None else wanted.items() <= metadata.items()
 
 
 @router.get(f"{JOBS}/{{job}}")
@@ -201,11 +202,11 @@ async def list_events(request: Request, job: JobPath, after: After = None, limit
     """Lists changes of state, metrics, checkpoints and notes, newest first."""
     services, owner_id = services_of(request), job_id(job)
     no = None if after is None else from_job.event_no(owner_id, after)
-    if after is not None and no is None:
-        raise NotFound(f"job {owner_id} has no event {after[:100]!r}")
 
     def read(conn: Connection) -> ListPage[JobEvent]:
         owner = jobs.get(conn, services.project, owner_id)
+        if after is not None and not 1 <= (no or 0) <= owner.last_no:
+            raise NotFound(f"job {owner_id} has no event {after[:100]!r}")
         rows = events.before(conn, owner_id, no, limit + 1, from_job.SHOWN_KINDS)
         return ListPage.of([from_job.event(row, owner) for row in rows[:limit]], has_more=len(rows) > limit)
 

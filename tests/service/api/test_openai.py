@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from footplate.contract.errors import SettingsError
 from footplate.contract.events import Kind
 from footplate.contract.ids import FileId, JobId
 from footplate.contract.lifecycle import JobState
+from service.api.openai import from_job
 from service.api.openai import uploads as openai_uploads
 from service.api.openai.models import NewFineTuningJob
 from service.api.openai.rows import CheckedRows
@@ -26,6 +28,7 @@ from service.control.cleanup import prune
 from service.control.state import ControlIo, ControlState
 from service.jobs.prune import DAY_MS
 from service.settings import ServiceSettings
+from service.store import jobs
 from service.store.times import now_ms
 from tests.service.api.conftest import KEY, Api, Serve, each_case
 from tests.service.api.test_keys import a_key
@@ -186,6 +189,20 @@ async def test_jobs_are_listed_page_by_page_newest_first(client: AsyncOpenAI) ->
     assert [job.id async for job in client.fine_tuning.jobs.list(limit=2)] == made[::-1]
 
 
+async def test_a_list_after_an_unknown_id_is_refused_instead_of_being_empty(client: AsyncOpenAI) -> None:
+    made, tunings = await submitted(client), client.fine_tuning.jobs
+    events = [f"ftevent-{text}" for text in ("1", f"{made.id[4:]}-0", f"{made.id[4:]}-9")]
+
+    for pages in (
+        *(tunings.list(after=after) for after in ("nothing", f"job_{'0' * 32}")),
+        *(tunings.list_events(made.id, after=after) for after in events),
+        *(tunings.checkpoints.list(made.id, after=after) for after in ("nothing", f"ckpt_{'0' * 32}")),
+        *(client.files.list(after=after) for after in ("nothing", f"file_{'0' * 64}.jsonl")),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            await pages
+
+
 async def test_a_list_of_jobs_is_filtered_by_metadata(api: Api, client: AsyncOpenAI) -> None:
     vision = (await submitted(client, metadata={"team": "vision", "run": 'a "b" 100%'})).id
     await submitted(client, metadata={"team": "speech"})
@@ -313,6 +330,17 @@ async def test_a_metric_that_is_too_large_for_a_float_is_left_out(api: Api, clie
 
     assert metrics.data == {"train_loss": 0.5, "step": None, "total_steps": None}
     assert results.text.splitlines()[1:] == ["0,0.5,,,"]
+
+
+@pytest.mark.parametrize(("metric", "totals"), [("num_tokens", [900, None]), ("num_input_tokens_seen", [900, 900])])
+async def test_a_count_of_tokens_that_each_attempt_begins_again_is_no_total(
+    metric: str, totals: list[int | None], api: Api
+) -> None:
+    job = await api.submit()
+    row = await api.db.read(lambda conn: jobs.get(conn, "default", job))
+    ended = replace(row, state=JobState.SUCCEEDED, metrics=json.dumps({metric: 900}))
+
+    assert [from_job.job(replace(ended, attempt=attempt), 0).trained_tokens for attempt in (1, 2)] == totals
 
 
 async def test_errors_have_the_format_that_openais_sdk_reads(api: Api, client: AsyncOpenAI) -> None:
