@@ -297,12 +297,27 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     await expect(names).to_have_text(["run-0", "run-1"])
     assert (await api.client.get(f"/jobs/{ids[2]}")).json()["state"] == "queued"
     assert (await api.client.get(f"/jobs/{ids[0]}")).json()["tags"] == ["sweep"]
+    refused: list[str] = []
+    page.on("response", lambda response: refused.append(response.url) if response.status == 404 else None)
     await page.get_by_role("button", name="delete 2").click()
     await expect(page.get_by_role("alertdialog")).to_contain_text("delete 2 jobs with events, checkpoints")
     await page.get_by_role("button", name="Yes, delete").click()
     await expect(page.get_by_text("No job matches")).to_be_visible()
     # The address does not ask for the deleted jobs again.
     await expect(page).not_to_have_url(re.compile("sel="))
+    async with page.expect_response(lambda response: "/jobs?" in response.url):
+        pass
+    assert refused == [], "the page must not ask for the deleted jobs"
+
+
+async def test_the_first_visit_shows_the_curves_of_jobs_that_train(api: Api, page: Page) -> None:
+    job, _ = trained(api, [{"loss": 1.0}], name="training")
+    trained(api, [{"loss": 1.0}], name="session", metadata={"of": job, "checkpoint": "latest"})
+
+    await page.goto(f"{api.url}/#/jobs")
+
+    await expect(page.get_by_role("group", name="Selected jobs")).to_contain_text("1 selected")
+    await expect(page).to_have_url(re.compile(f"sel={job}"))
 
 
 async def test_a_question_before_an_action_takes_the_focus_and_gives_it_back(api: Api, page: Page) -> None:

@@ -118,8 +118,9 @@ export async function loadMore(everything = false): Promise<void> {
   }
 }
 
-/** Asks for one job. Returns null if there is none. */
+/** Asks for one job. Returns null for one that was deleted here. */
 export async function refreshJob(id: string): Promise<Job | null> {
+  if (deleted.has(id)) return null;
   const job = await request<Job>(jobPath(id), { isPulse: true });
   keep([job]);
   return job;

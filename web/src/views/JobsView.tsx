@@ -61,9 +61,9 @@ export function JobsView() {
   }, [sort, search, param("where"), order.length, hasMore.value]);
   useEffect(() => {
     // The first visit shows curves at once: the newest jobs that have some are selected.
-    const drawable = rows.filter((job) => job.attempt > 0).slice(0, 5);
+    const drawable = rows.filter(hasCurves).slice(0, 5);
     if (!param("sel") && !param("none") && drawable.length) select(drawable.map((job) => job.id));
-  }, [rows.some((job) => job.attempt > 0)]);
+  }, [rows.some(hasCurves)]);
 
   const unknown = selectedIds().filter((id) => !all.has(id)).join();
   useEffect(() => {
@@ -88,6 +88,9 @@ export function JobsView() {
     </>
   );
 }
+
+/** Sessions and exports of a checkpoint, which name its job in their metadata, train nothing. */
+const hasCurves = (job: Job) => job.attempt > 0 && job.metadata.of === undefined;
 
 /** The present time, every five seconds: ages move although no job has changed. */
 function useNow(): number {
