@@ -16,6 +16,7 @@ from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.history import MetricSummary
 from footplate.contract.resources.jobs import JobList
 from service.api import views
+from service.callers import Scope
 from service.deps import StrictRoute, job_id, services_of
 from service.events.series import summaries
 from service.problems import InvalidQuery, comma_list, require_known
@@ -80,6 +81,7 @@ async def list_jobs(
             next_cursor=page.next_cursor,
             total_estimate=page.total_estimate,
             project=services.project,
+            scopes=tuple(scope for scope in Scope if services.caller.may(scope)),
             specs=_specs(page.rows) if "spec" in included else None,
             summaries=_summaries(conn, page.rows) if "summary" in included else None,
         )

@@ -34,7 +34,9 @@ async def list_nodes(request: Request) -> NodeList:
     rows, sources, visible = await services.db.read(
         lambda conn: (nodes.all_nodes(conn), attempts.open_sources(conn), _visible(conn, services))
     )
-    return NodeList(data=tuple(views.node(row, sources, visible) for row in rows), next_cursor=None)
+    may_change = services.caller.may(Scope.ADMIN) and services.caller.is_everywhere
+    data = tuple(views.node(row, sources, visible, may_change=may_change) for row in rows)
+    return NodeList(data=data, next_cursor=None)
 
 
 def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
@@ -58,7 +60,7 @@ async def drain_node(request: Request, node: str) -> Node:
     sources, visible = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
     services.wake_control()
     audit.info("node %s (%s): drain=%s by %s", row.id, row.name, body.drain, services.caller.by)
-    return views.node(row, sources, visible)
+    return views.node(row, sources, visible, may_change=True)
 
 
 @router.delete(

@@ -105,7 +105,7 @@ def checkpoint_fields(row: CheckpointRow) -> Json:
     return resource_values(row, Checkpoint, pinned=row.is_pinned)
 
 
-def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId]) -> Node:
+def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId], *, may_change: bool) -> Node:
     on_node = [source for source in sources if source.node == row.id]
     values = {
         "state": node_state(row),
@@ -113,7 +113,7 @@ def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId])
         "message": row.why_not,
         "slots_used": sum(source.slots for source in on_node),
         "jobs": tuple(sorted({source.job_id for source in on_node if source.job_id in visible})),
-        "actions": _node_actions(row, is_used=bool(on_node)),
+        "actions": _node_actions(row, is_used=bool(on_node)) if may_change else (),
     }
     return Node(**resource_values(row, Node, **values))
 
@@ -121,7 +121,7 @@ def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId])
 def _node_actions(row: NodeRow, *, is_used: bool) -> tuple[str, ...]:
     if row.lost:
         return () if is_used else ("remove",)
-    return () if row.draining or row.drain_requested else ("drain",)
+    return ("undrain",) if row.draining or row.drain_requested else ("drain",)
 
 
 def node_state(row: NodeRow) -> NodeState:

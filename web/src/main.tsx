@@ -7,7 +7,7 @@ import { useEffect, useState } from "preact/hooks";
 import { needsKey, storeKey, storedKey } from "./api/client";
 import { isOnline, lastHeard } from "./api/connection";
 import { formatDuration, tabTitle } from "./lib/format";
-import { jobs, listedProject, message, refreshNow, startPolling } from "./model/jobs";
+import { jobs, listedProject, message, readOnly, refreshNow, startPolling } from "./model/jobs";
 import { go, href, param, route, setParams } from "./model/route";
 import { focused, installKeys, keepFocus, KEYS } from "./ui/keyboard";
 import { Menu } from "./ui/Menu";
@@ -48,8 +48,12 @@ function App() {
         <a class="brand" href={href("jobs")}><img src="/dashboard/icon.svg" alt="" />Footplate</a>
         <nav aria-label="Main">
           <a href={href("jobs")} aria-current={["jobs", "job", "compare"].includes(view) ? "page" : undefined}>Jobs</a>
-          <a href={href("submit")} aria-current={view === "submit" ? "page" : undefined}>New</a>
-          <a href={href("try")} aria-current={view === "try" ? "page" : undefined}>Try</a>
+          {!readOnly.value && (
+            <>
+              <a href={href("submit")} aria-current={view === "submit" ? "page" : undefined}>New</a>
+              <a href={href("try")} aria-current={view === "try" ? "page" : undefined}>Try</a>
+            </>
+          )}
           <a href={href("cluster")} aria-current={view === "cluster" ? "page" : undefined}>Cluster</a>
           <a href="/docs">API</a>
         </nav>
@@ -74,8 +78,12 @@ function App() {
             {view === "jobs" && <JobsView />}
             {view === "job" && id && <JobView id={id} key={`${param("project")} ${id}`} />}
             {view === "compare" && <CompareView />}
-            {view === "submit" && <SubmitView key={`${param("fork")} ${param("copy")}`} />}
-            {view === "try" && <TryView />}
+            {readOnly.value && ["submit", "try"].includes(view) ? <Waiting title="Read only">{readOnly.value}</Waiting> : (
+              <>
+                {view === "submit" && <SubmitView key={`${param("fork")} ${param("copy")}`} />}
+                {view === "try" && <TryView />}
+              </>
+            )}
             {view === "cluster" && <ClusterView key={param("project")} />}
           </Suspense>
         )}

@@ -265,6 +265,12 @@ describe("what is offered", () => {
     expect(whyNot(job({}), { data: { train: "a" }, optimizers: [{}, {}] }, [row({})])).toEqual(["evaluate now", "learning rate"]);
     expect(offersOf(job({}), { serve: {} }, []).some(({ name }) => name === "try")).toBe(false);
   });
+  it("is only the download of checkpoints to a key that may only read", () => {
+    expect(offersOf(job({}), plain, [row({})], "read only").every(({ why }) => why === "read only")).toBe(true);
+    expect(offersOf(job({ external: true, actions: ["delete"] }), {}, [], "read only")).toEqual([{ name: "delete", why: "read only" }]);
+    const whys = checkpointOffers(job({ state: "failed", actions: ["resume"] }), row({}), [row({})], plain, "read only");
+    expect(Object.entries(whys).filter(([, why]) => why === null).map(([name]) => name)).toEqual(["download"]);
+  });
   it("of a checkpoint depends on what it is and on what needs it", () => {
     const [only, other] = [row({}), row({ id: "ckpt_2" })];
     const refused = (of: Job, one: Checkpoint, all: Checkpoint[]) => Object.entries(checkpointOffers(of, one, all, plain)).filter(([, why]) => why).map(([name]) => name);

@@ -123,6 +123,8 @@ class JobList(Page[Job]):
     """The number of matching jobs up to 1,000. A higher number says that there are more than 1,000."""
     project: str = ""
     """The project whose jobs are listed. Empty from a service of a version without this field."""
+    scopes: tuple[str, ...] = ()
+    """The scopes that the caller's key includes: read, submit, code, admin. Empty from a service without this field."""
     specs: dict[str, Json] | None = None
     """The effective spec of each job, by id, if the request includes it."""
     summaries: dict[str, tuple[MetricSummary, ...]] | None = None

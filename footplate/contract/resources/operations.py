@@ -32,6 +32,7 @@ class Node(Resource):
     versions: Json
     catalogue_hash: str | None
     actions: tuple[str, ...]
+    """The actions on the node that this caller may do now: drain, undrain or remove."""
     first_seen_at: str
     seen_at: str
 

@@ -1029,6 +1029,35 @@ async def test_a_key_of_another_project_shows_only_that_project(serve: Serve, sq
     await expect(page.locator("summary", has_text="Project")).to_have_text("Project speech")
 
 
+async def test_a_key_that_may_only_read_gets_no_button_that_changes_anything(
+    serve: Serve, sqlite_url: str, page: Page
+) -> None:
+    api = await serve(sqlite_url, api_key=KEY)
+    await a_node(api)
+    job, worker = trained(api, [{"loss": 1.0}], name="running")
+    worker.checkpoints(1, metrics={"loss": 1.0})
+    reader = await a_key(api, "*", ["read"])
+    await page.goto(f"{api.url}/#/jobs/{job}?tab=checkpoints")
+    await page.get_by_label("Key").fill(reader["key"])
+    await page.get_by_role("button", name="Log in").click()
+
+    actions = page.locator(".actions").get_by_role("button")
+    await expect(actions.filter(has_text="pause")).to_be_disabled()
+    await expect(actions.filter(has_text="pause")).to_have_attribute("title", re.compile("may only read"))
+    await expect(page.locator(".actions button:enabled, .actions a")).to_have_count(0)
+    await expect(page.locator("table button:enabled")).to_have_text(["download"])
+    await expect(page.locator("table a")).to_have_count(0)
+    await page.goto(f"{api.url}/#/jobs?sel={job}")
+    await expect(page.get_by_role("group", name="Selected jobs")).to_contain_text("may only read")
+    await expect(page.get_by_role("button", name=re.compile("^(pause|cancel|delete|tag)"))).to_have_count(0)
+    await expect(page.get_by_role("link", name=re.compile("New|Try"))).to_have_count(0)
+    await page.goto(f"{api.url}/#/submit?copy={job}")
+    await expect(page.locator("main")).to_contain_text("may only read")
+    await page.goto(f"{api.url}/#/cluster")
+    await expect(page.get_by_role("region", name="Nodes")).to_contain_text("slot")
+    await expect(page.locator("main").get_by_role("button")).to_have_count(0)
+
+
 async def test_an_administrator_tries_and_deletes_a_webhook_and_a_key(
     serve: Serve, sqlite_url: str, page: Page
 ) -> None:

@@ -21,6 +21,7 @@ from service.redaction import Redacting
 from service.store import jobs, keys
 from service.store.times import now_ms
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve, rest
+from tests.service.api.test_system import a_node
 from tests.support.processes import until_async
 
 EVERYTHING = ["read", "submit", "code", "admin"]
@@ -58,6 +59,26 @@ async def test_a_key_is_shown_once_and_kept_as_a_hash(serve: Serve, database_url
     (row,) = await api.db.read(keys.all_keys)
     assert made["key"].removeprefix(made["prefix"]) not in str(row)
     assert (made["created_by"], made["last_used_at"]) == ("the bootstrap key", None)
+
+
+@pytest.mark.parametrize(
+    ("project", "scopes", "allowed", "actions"),
+    [
+        ("vision", ["read"], ["read"], []),
+        ("vision", ["admin"], ["read", "submit", "code", "admin"], []),
+        ("*", ["read", "submit"], ["read", "submit"], []),
+        ("*", ["admin"], ["read", "submit", "code", "admin"], ["drain"]),
+    ],
+)
+async def test_lists_say_what_their_reader_may_do(
+    project: str, scopes: list[str], allowed: list[str], actions: list[str], guarded: Api
+) -> None:
+    await a_node(guarded)
+    headers = bearer(await a_key(guarded, project, scopes))
+
+    listed, nodes = [(await guarded.client.get(path, headers=headers)).json() for path in ("/jobs", "/nodes")]
+
+    assert (listed["scopes"], nodes["data"][0]["actions"]) == (allowed, actions)
 
 
 async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_url: str) -> None:

@@ -36,17 +36,18 @@ export interface SpecParts {
 export const LIVE = ["save now", "evaluate now", "learning rate"] as const;
 export const ELSEWHERE = "This run is on other machines and only reports here, so it is steered there.";
 
-/** Returns the verbs of the job's menu. `saved` is null until the checkpoints are known. */
-export function offersOf(job: Job, spec: SpecParts | undefined, saved: Checkpoint[] | null): Offer[] {
-  if (job.external) return job.actions.map((name) => ({ name, why: null }));
+/** Returns the verbs of the job's menu. `saved` is null until the checkpoints are known. `refused` says why the key allows none of them. */
+export function offersOf(job: Job, spec: SpecParts | undefined, saved: Checkpoint[] | null, refused: string | null = null): Offer[] {
+  const offer = (name: string, why: string | null = null): Offer => ({ name, why: refused ?? why });
+  if (job.external) return job.actions.map((name) => offer(name));
   const isHelper = Boolean(spec?.serve || spec?.export);
   const missing = saved && !saved.some((row) => row.status === "committed") ? "The job has no checkpoint yet." : null;
   const isLast = (name: string) => name === "cancel" || name === "delete";
-  const offers = job.actions.filter((name) => name !== "do" && !isLast(name)).map((name): Offer => ({ name, why: name === "fork" ? missing : null }));
-  if (!isHelper) offers.push({ name: "copy", why: null });
-  if (job.attempt > 0 && !isHelper) offers.push({ name: "try", why: hasOwnLoop(spec) ? "The job has a loop of its own, so only its own code can load its checkpoints." : missing });
-  if (job.actions.includes("do")) offers.push(...LIVE.map((name) => ({ name, why: whyNotLive(name, spec) })));
-  return [...offers, ...job.actions.filter(isLast).map((name) => ({ name, why: null }))];
+  const offers = job.actions.filter((name) => name !== "do" && !isLast(name)).map((name) => offer(name, name === "fork" ? missing : null));
+  if (!isHelper) offers.push(offer("copy"));
+  if (job.attempt > 0 && !isHelper) offers.push(offer("try", hasOwnLoop(spec) ? "The job has a loop of its own, so only its own code can load its checkpoints." : missing));
+  if (job.actions.includes("do")) offers.push(...LIVE.map((name) => offer(name, whyNotLive(name, spec))));
+  return [...offers, ...job.actions.filter(isLast).map((name) => offer(name))];
 }
 
 const hasOwnLoop = (spec: SpecParts | undefined) => Boolean(spec?.loop);
@@ -65,16 +66,18 @@ function whyNotLive(name: (typeof LIVE)[number], spec: SpecParts | undefined): s
 }
 
 /** Returns why each verb of a checkpoint cannot be used, or null where it can. */
-export function checkpointOffers(job: Job, row: Checkpoint, rows: Checkpoint[], spec: SpecParts | undefined): Record<"download" | "pin" | "resume" | "fork" | "try" | "delete", string | null> {
+export function checkpointOffers(
+  job: Job, row: Checkpoint, rows: Checkpoint[], spec: SpecParts | undefined, refused: string | null = null,
+): Record<"download" | "pin" | "resume" | "fork" | "try" | "delete", string | null> {
   const gone = row.status === "committed" ? null : `The checkpoint is ${row.status}.`;
   const isNeeded = !["succeeded", "failed", "cancelled"].includes(job.state) && !rows.some((other) => other !== row && other.status === "committed");
   return {
     download: gone,
-    pin: row.pinned ? null : gone,
-    resume: gone ?? whyNotResume(job, row, rows),
-    fork: gone,
-    try: gone ?? (hasOwnLoop(spec) ? "The job has a loop of its own, so only its own code can load its checkpoints." : null),
-    delete: ["deleting", "deleted"].includes(row.status) ? gone : row.pinned ? "Unpin it first." : isNeeded ? "The job would continue from it. Cancel the job first, or wait for another checkpoint." : null,
+    pin: refused ?? (row.pinned ? null : gone),
+    resume: refused ?? gone ?? whyNotResume(job, row, rows),
+    fork: refused ?? gone,
+    try: refused ?? gone ?? (hasOwnLoop(spec) ? "The job has a loop of its own, so only its own code can load its checkpoints." : null),
+    delete: refused ?? (["deleting", "deleted"].includes(row.status) ? gone : row.pinned ? "Unpin it first." : isNeeded ? "The job would continue from it. Cancel the job first, or wait for another checkpoint." : null),
   };
 }
 

@@ -15,6 +15,8 @@ export const total = signal(0);
 /** The project whose jobs are listed. Empty until the service has answered. */
 export const listedProject = signal("");
 export const isLoading = signal(true);
+/** Why the key of this page can change nothing, or null. */
+export const readOnly = signal<string | null>(null);
 const nextCursor = signal<string | null>(null);
 /** `isOfList` is true for a problem with the list of jobs, which goes away once the list can be read. */
 export const message = signal<{ text: string; isError: boolean; isOfList?: boolean } | null>(null);
@@ -81,6 +83,7 @@ async function readNewest(query: string): Promise<void> {
     if (next.length !== listed.value.length || next.some((id, index) => id !== listed.value[index])) listed.value = next;
     total.value = Math.max(page.total_estimate, next.length);
     listedProject.value = page.project ?? "";
+    readOnly.value = page.scopes?.includes("submit") === false ? "This key may only read. Changes need one with the scope “submit”." : null;
     isLoading.value = false;
   });
 }

@@ -7,7 +7,7 @@ import { type Job, STATES } from "../api/types";
 import { DEFAULT_COLUMNS, type Column, columnOf, compareValues, matches, needsSpec, needsSummary } from "../lib/columns";
 import { isOfServer, meets, showCondition, writeConditions } from "../lib/filters";
 import { splitNames } from "../lib/names";
-import { conditions, hasMore, isLoading, jobs, listed, loadMore, message, refreshJob, total } from "../model/jobs";
+import { conditions, hasMore, isLoading, jobs, listed, loadMore, message, readOnly, refreshJob, total } from "../model/jobs";
 import { detailsPending, detailsVersion, needSpec, needSummary, specOf, summaryOf } from "../model/details";
 import { href, param, setParams } from "../model/route";
 import { MOST_SELECTED, select, selectedIds } from "../model/selection";
@@ -129,7 +129,7 @@ function Toolbar({ rows, columns }: { rows: Job[]; columns: string[] }) {
         {rows.length.toLocaleString("en-US")}{ofAll} {known === 1 ? "job" : "jobs"}
         {detailsPending.value > 20 && `, reading ${detailsPending.value.toLocaleString("en-US")} more`}
       </span>
-      <span class="end"><a class="button primary" href={href("submit")}>New job</a></span>
+      {!readOnly.value && <span class="end"><a class="button primary" href={href("submit")}>New job</a></span>}
     </div>
   );
 }
@@ -144,8 +144,12 @@ function NoJobs({ isFiltered }: { isFiltered: boolean }) {
   return (
     <div class="empty">
       <h2>No job yet</h2>
-      <p><a class="button primary" href={href("submit")}>Submit the first one</a> or paste this into a terminal:</p>
-      <Copy text={command} what="the command" />
+      {readOnly.value ?? (
+        <>
+          <p><a class="button primary" href={href("submit")}>Submit the first one</a> or paste this into a terminal:</p>
+          <Copy text={command} what="the command" />
+        </>
+      )}
     </div>
   );
 }

@@ -51,7 +51,7 @@ export function Nodes() {
             {[node.message, node.refused].filter(Boolean).map((text) => <p class="warning" key={text}>{text}</p>)}
             {node.exposed && <details><summary class="warning">Training is not confined here</summary><p>{node.exposed}</p></details>}
             <p class="facts">{Object.entries(node.versions).map(([name, version]) => `${name} ${version}`).join(" · ")}</p>
-            {node.state === "draining" && <button type="button" onClick={() => void drain(node)}>undrain</button>}
+            {node.actions.includes("undrain") && <button type="button" onClick={() => void drain(node)}>undrain</button>}
             {node.actions.includes("drain") && <Sure action="drain" run={() => void drain(node)}>Its jobs save a checkpoint and continue on other nodes. It gets no more work.</Sure>}
             {node.actions.includes("remove") && <Sure action="remove" run={() => void remove(node)}>It leaves the list until it sends a heartbeat.</Sure>}
           </div>

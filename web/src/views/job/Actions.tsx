@@ -7,7 +7,7 @@ import { orderText, rateBefore } from "../../lib/orders";
 import { type Checkpoint, ELSEWHERE, LIVE, offersOf } from "../../lib/offers";
 import { linesVersion, liveEvents } from "../../model/curves";
 import { detailsVersion, partsOf } from "../../model/details";
-import { act, attempt, jobs } from "../../model/jobs";
+import { act, attempt, jobs, readOnly } from "../../model/jobs";
 import { href, replace, tableHref } from "../../model/route";
 import { Confirm } from "../../ui/Confirm";
 import { focused, useOpener } from "../../ui/keyboard";
@@ -41,10 +41,10 @@ export function Actions({ job }: { job: Job }) {
   });
   void detailsVersion.value;
   const saved = useList<Checkpoint>(job, "checkpoints", `${job.version} ${job.progress?.step}`).rows;
-  const offers = offersOf(job, partsOf(job.id), saved).filter(({ name }) => name in MEANING);
+  const offers = offersOf(job, partsOf(job.id), saved, readOnly.value).filter(({ name }) => name in MEANING);
   const ofName = (name: string) => offers.find((offer) => offer.name === name);
-  const buttons = (isLast: boolean) => offers.filter(({ name }) => !["fork", "copy", "try", ...LIVE].includes(name) && isLast === ["cancel", "delete"].includes(name)).map(({ name }) => (
-    <button key={name} type="button" title={MEANING[name]} aria-disabled={isBusy} onClick={() => (isLast ? setAsking(name) : void run(name))}>{name}</button>
+  const buttons = (isLast: boolean) => offers.filter(({ name }) => !["fork", "copy", "try", ...LIVE].includes(name) && isLast === ["cancel", "delete"].includes(name)).map(({ name, why }) => (
+    <button key={name} type="button" disabled={why !== null} title={why ?? MEANING[name]} aria-disabled={isBusy} onClick={() => (isLast ? setAsking(name) : void run(name))}>{name}</button>
   ));
   return (
     <div class="actions">

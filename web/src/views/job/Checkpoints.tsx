@@ -5,7 +5,7 @@ import type { Job } from "../../api/types";
 import { formatAge, formatBytes, formatNumber } from "../../lib/format";
 import { type Checkpoint, checkpointOffers, newerThan } from "../../lib/offers";
 import { partsOf } from "../../model/details";
-import { act, attempt, isFinal } from "../../model/jobs";
+import { act, attempt, isFinal, readOnly } from "../../model/jobs";
 import { href } from "../../model/route";
 import { useOnce } from "../../ui/once";
 import { Sure } from "../../ui/Sure";
@@ -33,7 +33,7 @@ export function Checkpoints({ job }: { job: Job }) {
       <tbody>
         {rows.map((row) => {
           const path = `/jobs/${job.id}/checkpoints/${row.id}`;
-          const whyNot = checkpointOffers(job, row, rows, partsOf(job.id));
+          const whyNot = checkpointOffers(job, row, rows, partsOf(job.id), readOnly.value);
           return (
             <tr key={row.id}>
               <td class="number" data-title="step">{formatNumber(row.step)}</td>

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import type { Job } from "../../api/types";
-import { actOnMany, attempt, changeTags, jobs, refreshNow } from "../../model/jobs";
+import { actOnMany, attempt, changeTags, jobs, readOnly, refreshNow } from "../../model/jobs";
 import { href } from "../../model/route";
 import { select, selectedIds } from "../../model/selection";
 import { focused, useOpener } from "../../ui/keyboard";
@@ -20,8 +20,12 @@ export function Selection({ chosen, rows }: { chosen: Job[]; rows: Job[] }) {
     <div class="bulk" role="group" aria-label="Selected jobs">
       <span>{chosen.length} selected{hidden > 0 && `, ${hidden} of them hidden by the filters`}</span>
       {chosen.length > 1 && <a class="button" href={href("compare", { sel: chosen.map((job) => job.id).join() })}>Compare</a>}
-      {BULK.map((action) => <BulkButton key={action} action={action} chosen={chosen} isBusy={isBusy} once={once} />)}
-      <TagButton chosen={chosen} />
+      {readOnly.value ? <small>{readOnly.value}</small> : (
+        <>
+          {BULK.map((action) => <BulkButton key={action} action={action} chosen={chosen} isBusy={isBusy} once={once} />)}
+          <TagButton chosen={chosen} />
+        </>
+      )}
       <button type="button" class="quiet" onClick={() => select([])}>Clear</button>
     </div>
   );
