@@ -12,7 +12,7 @@ import struct
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
@@ -170,11 +170,6 @@ class Embedding(_Nullable):
     user: str | None = None
 
 
-class ModelToServe(NamedTuple):
-    job: JobId
-    checkpoint: str | None
-
-
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
     body = await read_model(request, Chat)
@@ -232,20 +227,16 @@ DEFAULT_TOKENS = 16
 # Requests
 
 
-def model_of_name(name: str) -> ModelToServe:
-    """Returns the job and the checkpoint that a model's name means. Raises UnknownModel."""
+def _model_request(name: str, work: Work, body: Json) -> ModelRequest:
+    """Returns the request to the job and the checkpoint that a model's name means. Raises UnknownModel."""
     if (tuned_model := read_model_name(name)) is not None:
-        return ModelToServe(tuned_model.job, None if tuned_model.step is None else f"{STEP}{tuned_model.step}")
-    match = _JOB.fullmatch(name)
-    if match is None:
+        job, checkpoint = tuned_model.job, None if tuned_model.step is None else f"{STEP}{tuned_model.step}"
+    elif (match := _JOB.fullmatch(name)) is not None:
+        job, checkpoint = JobId(match["job"]), match["checkpoint"]
+    else:
         hint = "name a fine-tuned model, or a job's id, also with a checkpoint: job_…:best, job_…:step-100"
         raise UnknownModel(f"{name[:100]!r} is neither the name of a fine-tuned model nor the id of a job", hint=hint)
-    return ModelToServe(JobId(match["job"]), match["checkpoint"])
-
-
-def _model_request(model: str, work: Work, body: Json) -> ModelRequest:
-    served_model = model_of_name(model)
-    return ModelRequest(served_model.job, served_model.checkpoint, work, body, WAIT_SECONDS)
+    return ModelRequest(job, checkpoint, work, body, WAIT_SECONDS)
 
 
 def _sampling(body: _Sampling, max_tokens: int | None) -> Json:

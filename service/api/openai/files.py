@@ -9,7 +9,6 @@ import asyncio
 import csv
 import io
 import json
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
@@ -32,7 +31,6 @@ from service.jobs.file_kinds import InvalidFile, checked_name
 from service.problems import InvalidQuery
 from service.store import events, jobs
 from service.store.content import FILES
-from service.store.rows import JobRow
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
@@ -108,8 +106,7 @@ async def list_files(
 async def get_file(request: Request, file: FilePath) -> FileObject:
     services = services_of(request)
     if (owner := _owner_of_results(file)) is not None:
-        results = await results_of(services, owner)
-        return results.about(file)
+        return (await _results(services, owner))[0]
     return from_job.file(await file_row(services, file))
 
 
@@ -117,8 +114,7 @@ async def get_file(request: Request, file: FilePath) -> FileObject:
 async def get_file_content(request: Request, file: FilePath) -> Response:
     services = services_of(request)
     if (owner := _owner_of_results(file)) is not None:
-        results = await results_of(services, owner)
-        return Response(results.content, media_type="text/csv")
+        return Response((await _results(services, owner))[1], media_type="text/csv")
     row = await file_row(services, file)
     content = await asyncio.to_thread(content_of, services, row)
     return download(request, content, row.name, sha256=row.sha256)
@@ -137,23 +133,11 @@ def _owner_of_results(file: str) -> JobId | None:
     return JobId(job) if job != file and is_id(job, "job") else None
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    job: JobRow
-    content: bytes
+async def _results(services: Services, job_id: JobId) -> tuple[FileObject, bytes]:
+    """Returns the results file of a job with its metrics so far, and the file's content.
 
-    def about(self, file: str) -> FileObject:
-        return FileObject(
-            id=file,
-            bytes=len(self.content),
-            created_at=from_job.seconds(self.job.finished_at or self.job.updated_at),
-            filename="step_metrics.csv",
-            purpose="fine-tune-results",
-        )
-
-
-async def results_of(services: Services, job_id: JobId) -> Results:
-    """Returns the results file of a job, with its metrics so far. Raises NotFound, also for another project's job."""
+    Raises NotFound, also for another project's job.
+    """
     row, last_no = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id)), 0
     steps: dict[int, dict[str, float]] = {}
     read = partial(events.after, job_id=job_id, limit=EVENTS_AT_ONCE, kinds=METRIC_KINDS)
@@ -161,7 +145,13 @@ async def results_of(services: Services, job_id: JobId) -> Results:
         for event in page:
             steps.setdefault(event.step or 0, {}).update(from_job.numbers(json.loads(event.data)))
         last_no = page[-1].no
-    return Results(row, _csv(steps))
+    content = _csv(steps)
+    created_at = from_job.seconds(row.finished_at or row.updated_at)
+    file = FileObject(
+        id=from_job.results_id(row.id), bytes=len(content), created_at=created_at,
+        filename="step_metrics.csv", purpose="fine-tune-results",
+    )  # fmt: skip
+    return file, content
 
 
 def _csv(steps: dict[int, dict[str, float]]) -> bytes:

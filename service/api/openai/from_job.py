@@ -54,23 +54,21 @@ def seconds(milliseconds: int) -> int:
 
 
 def job(row: JobRow, now_ms: int) -> FineTuningJob:
-    spec = json.loads(row.spec)
-    tune = loads(row.fine_tune) or _from_spec(spec)
+    spec, tune = json.loads(row.spec), _tuning(row)
     method = tune["method"]
-    is_over = row.state.is_terminal
     return FineTuningJob(
         id=row.id,
         created_at=seconds(row.created_at),
         finished_at=None if row.finished_at is None else seconds(row.finished_at),
         estimated_finish=_estimate(row, now_ms),
         model=tune["model"],
-        fine_tuned_model=name_of(row, tune) if row.state is JobState.SUCCEEDED else None,
+        fine_tuned_model=name_of(row) if row.state is JobState.SUCCEEDED else None,
         organization_id=row.project,
         status=STATUSES[row.state],
         training_file=_file_of(spec["data"].get("train")) or "",
         validation_file=_file_of(spec["data"].get("eval")),
         result_files=[results_id(row.id)] if row.state is JobState.SUCCEEDED else [],
-        trained_tokens=_tokens(row) if is_over else None,
+        trained_tokens=_tokens(row) if row.state.is_terminal else None,
         seed=spec["training"].get("seed", 42),
         method=method,
         hyperparameters=method[method["type"]]["hyperparameters"],
@@ -81,22 +79,19 @@ def job(row: JobRow, now_ms: int) -> FineTuningJob:
 
 
 def metadata_of(row: JobRow) -> dict[str, str]:
-    return {key: _text(value) for key, value in loads(row.job_metadata).items()}
+    pairs = loads(row.job_metadata).items()
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in pairs}
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def name_of(row: JobRow, tune: Json | None = None, step: int | None = None) -> str:
+def name_of(row: JobRow, step: int | None = None) -> str:
     """Returns the name of the model that a job trains, or of one of its checkpoints."""
-    tune = tune or loads(row.fine_tune) or _from_spec(json.loads(row.spec))
+    tune = _tuning(row)
     return model_name(tune["model"], row.project, _NOT_IN_A_SUFFIX.sub("-", tune["suffix"] or ""), row.id, step)
 
 
 def base_of(row: JobRow) -> str:
     """Returns the name of the base model that a job trains."""
-    return str((loads(row.fine_tune) or _from_spec(json.loads(row.spec)))["model"])
+    return str(_tuning(row)["model"])
 
 
 def model(row: JobRow, step: int | None = None) -> ModelObject:
@@ -217,8 +212,12 @@ _SENTENCES = {
 }  # fmt: skip
 
 
-def _from_spec(spec: Json) -> Json:
-    """Returns the fields of a fine-tuning request for a job that came through `POST /jobs`."""
+def _tuning(row: JobRow) -> Json:
+    """Returns the fields of the fine-tuning request. For a job of `POST /jobs`, they are read from its spec."""
+    tune: Json | None = loads(row.fine_tune)
+    if tune is not None:
+        return tune
+    spec = json.loads(row.spec)
     training = spec["training"]
     trainer = spec.get("trainer")
     method = METHODS.get(trainer.get("use", "") if isinstance(trainer, dict) else str(trainer), "supervised")

@@ -9,10 +9,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from footplate.contract.errors import FootplateError, InvalidSpec, Problem
+from footplate.contract.errors import FootplateError
 from footplate.contract.fields import Group
 from service.api.openai.models import Grader
-from service.api.openai.to_spec import GRADER, grader_bundle
+from service.api.openai.to_spec import grader_bundle
 from service.deps import StrictRoute, read_model
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
@@ -35,14 +35,7 @@ class GraderToValidate(Group):
 async def validate_grader(request: Request) -> dict[str, Any]:
     """Does the checks that a reinforcement job does when it is created. The grader's code is not run."""
     body = await read_model(request, GraderToValidate)
-    try:
-        grader_bundle(body.grader.source)
-    except InvalidSpec as invalid:
-        problems = [
-            Problem(item.pointer.replace(GRADER, "grader"), item.code, item.detail, item.hint)
-            for item in invalid.problems
-        ]
-        raise InvalidSpec(problems) from None
+    grader_bundle(body.grader.source, "grader")
     return {"grader": body.grader.model_dump(mode="json", exclude_none=True)}
 
 

@@ -75,8 +75,10 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     body = await model_of(raw, NewFineTuningJob)
     base = await _base(services, body.model)
     train = await _file(services, body.training_file, "training_file")
-    valid = None if body.validation_file is None else await _file(services, body.validation_file, "validation_file")
-    translation = translate(body, base, train, valid, services.catalogues.current)
+    validation = None
+    if body.validation_file is not None:
+        validation = await _file(services, body.validation_file, "validation_file")
+    translation = translate(body, base, train, validation, services.catalogues.current)
     try:
         accepted_spec = await in_thread_if_large(LARGE, lambda: accept_for(services, translation.document))
         if translation.bundle is not None:

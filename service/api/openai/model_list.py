@@ -11,7 +11,7 @@ from functools import partial
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 
-from footplate.contract.errors import Forbidden, NotFound
+from footplate.contract.errors import Forbidden
 from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import JobState
 from service import base_models
@@ -20,7 +20,7 @@ from service.api.openai import from_job
 from service.api.openai.jobs import UnknownModel
 from service.api.openai.models import Deleted, ListPage, ModelObject
 from service.api.openai.names import ModelName, read_model_name
-from service.deps import StrictRoute, services_of
+from service.deps import Services, StrictRoute, services_of
 from service.jobs.delete import delete
 from service.serving import end_sessions
 from service.store import checkpoints, jobs
@@ -51,25 +51,18 @@ async def list_models(request: Request) -> ListPage[ModelObject]:
 @router.get(ONE)
 async def get_model(request: Request, model: str) -> ModelObject:
     services = services_of(request)
-    tuned_model = _named(model)
-    if tuned_model is not None:
-        return await services.db.read(partial(_tuned, project=services.project, name=tuned_model))
-    if base_models.find(services.settings.base_models, model) is None:
-        raise _unknown(model)
-    return _base(model)
+    if (tuned_model := _named(services, model)) is None:
+        return _base(model)
+    return await services.db.read(partial(_tuned, project=services.project, name=tuned_model))
 
 
 @router.delete(ONE)
 async def delete_model(request: Request, model: str) -> Deleted:
     """Deletes the model's job, with its history, checkpoints and outputs. Serving sessions of the job are ended."""
     services = services_of(request)
-    tuned_model = _named(model)
-    if tuned_model is None:
-        if base_models.find(services.settings.base_models, model) is None:
-            raise _unknown(model)
+    if (tuned_model := _named(services, model)) is None:
         detail = f"{model[:100]!r} is a base model, and cannot be deleted by a request"
         raise Forbidden(detail, hint="ask the operator to remove it from the file of FOOTPLATE_OPENAI_MODELS")
-
     await services.db.read(partial(_tuned, project=services.project, name=tuned_model))
     if tuned_model.step is not None:
         hint = f"send DELETE /jobs/{tuned_model.job}/checkpoints/…"
@@ -89,24 +82,24 @@ def _base(name: str) -> ModelObject:
     return ModelObject(id=name, created=0, owned_by=OPERATOR)
 
 
-def _named(text: str) -> ModelName | None:
-    """Returns the job and the step that a fine-tuned model's name contains. A job's id counts as a name, too."""
-    return ModelName(JobId(text), "", None) if is_id(text, "job") else read_model_name(text)
+def _named(services: Services, text: str) -> ModelName | None:
+    """Returns the job and the step that a fine-tuned model's name contains, or None for the name of a base model.
+
+    A job's id counts as a name, too. Raises UnknownModel for any other text.
+    """
+    name = ModelName(JobId(text), None) if is_id(text, "job") else read_model_name(text)
+    if name is None and base_models.find(services.settings.base_models, text) is None:
+        raise UnknownModel(f"there is no model {text[:100]!r}", hint="models.list() lists them")
+    return name
 
 
 def _tuned(conn: Connection, project: str, name: ModelName) -> ModelObject:
     row = jobs.find(conn, project, name.job)
-    if row is None or not _has_model(conn, row, name.step):
+    if row is not None and name.step is None:
+        has_model = row.state is JobState.SUCCEEDED
+    else:
+        rows = checkpoints.of_job(conn, name.job) if row is not None else []
+        has_model = any(item.step == name.step and item.status == checkpoints.COMMITTED for item in rows)
+    if row is None or not has_model:
         raise UnknownModel(f"there is no model of job {name.job!r} in this project", hint="models.list() lists them")
     return from_job.model(row, name.step)
-
-
-def _has_model(conn: Connection, row: JobRow, step: int | None) -> bool:
-    if step is None:
-        return row.state is JobState.SUCCEEDED
-    rows = checkpoints.of_job(conn, row.id)
-    return any(item.step == step and item.status == checkpoints.COMMITTED for item in rows)
-
-
-def _unknown(name: str) -> NotFound:
-    return UnknownModel(f"there is no model {name[:100]!r}", hint="models.list() lists them")

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from footplate.contract.ids import JobId
 
-_NAME = re.compile(r"ft:(?P<base>.{1,400}):[^:]*:[^:]*:(?P<job>[0-9a-f]{32})(?::ckpt-step-(?P<step>[0-9]{1,18}))?")
+_NAME = re.compile(r"ft:.{1,400}:[^:]*:[^:]*:(?P<job>[0-9a-f]{32})(?::ckpt-step-(?P<step>[0-9]{1,18}))?")
 
 
 class ModelName(NamedTuple):
     job: JobId
-    base: str
     step: int | None
     """The step of the checkpoint. None: the final model."""
 
@@ -32,4 +31,4 @@ def read_model_name(name: str) -> ModelName | None:
     if match is None:
         return None
     step = match["step"]
-    return ModelName(JobId(f"job_{match['job']}"), match["base"], None if step is None else int(step))
+    return ModelName(JobId(f"job_{match['job']}"), None if step is None else int(step))

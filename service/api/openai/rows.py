@@ -187,17 +187,13 @@ def _format_of(row: Row) -> Format:
 def _check_chat(row: Row) -> None:
     _only(row, _CHAT_KEYS)
     _check_functions(row, "tools")
-    _check_messages(row["messages"], "messages", known=MESSAGE_KEYS | {"weight"})
+    _check_messages(row["messages"], "messages", allowed_keys=MESSAGE_KEYS | {"weight"})
     if row["messages"][-1]["role"] != "assistant":
         raise _Wrong("messages: the last message must be from the assistant")
     try:
         learned(row["messages"])
     except ValueError as error:
         raise _Wrong(f"messages{error}") from None
-
-
-def _check_prompts(row: Row) -> None:
-    _check_messages(row["messages"], "messages")
 
 
 def _check_completions(row: Row) -> None:
@@ -216,7 +212,7 @@ def _check_preference(row: Row) -> None:
     _check_functions(question, "tools", "input.")
     _check_messages(question.get("messages"), "input.messages")
     for name in ("preferred_output", "non_preferred_output"):
-        _check_messages(row.get(name), name, follows=True)
+        _check_messages(row.get(name), name, is_answer=True)
         if wrong_roles := [message["role"] for message in row[name] if message["role"] != "assistant"]:
             raise _Wrong(
                 f"{name}: has a message from {wrong_roles[0]}, and all its messages must be from the assistant"
@@ -224,19 +220,22 @@ def _check_preference(row: Row) -> None:
 
 
 def _check_messages(
-    messages: object, where: str, *, follows: bool = False, known: frozenset[str] = MESSAGE_KEYS
+    messages: object, where: str, *, is_answer: bool = False, allowed_keys: frozenset[str] = MESSAGE_KEYS
 ) -> None:
-    """Raises _Wrong for a message that cannot be used, or whose role is not possible at its place."""
+    """Raises _Wrong for a message that cannot be used, or whose role is not possible at its place.
+
+    The messages of an answer follow one of the user.
+    """
     if not isinstance(messages, list) or not messages:
         raise _Wrong(f"{where}: must be a list with at least one message")
-    previous_role: str | None = "user" if follows else None
+    previous_role: str | None = "user" if is_answer else None
     has_calls = False
     for index, message in enumerate(messages):
         place = f"{where}[{index}]"
         if not isinstance(message, dict):
             raise _Wrong(f"{place}: is {kind_of(message)}, and an object is needed")
         # The message of an answer, as the SDK writes it, has `"refusal": null` and the like.
-        _only({name: value for name, value in message.items() if value is not None}, known, f"{place}.")
+        _only({name: value for name, value in message.items() if value is not None}, allowed_keys, f"{place}.")
         role = message.get("role")
         if role not in ROLES:
             raise _Wrong(f"{place}.role: is {str(role)[:40]!r}, and must be one of {', '.join(ROLES)}")
@@ -288,7 +287,7 @@ def _list(row: Row) -> str:
 
 _CHECKS: dict[Format, Callable[[Row], None]] = {
     "chat": _check_chat,
-    "prompts": _check_prompts,
+    "prompts": lambda row: _check_messages(row["messages"], "messages"),
     "completions": _check_completions,
     "preference": _check_preference,
 }

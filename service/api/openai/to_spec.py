@@ -21,8 +21,8 @@ from service.api.openai.models import (
     Dpo,
     DpoHyperparameters,
     Hyperparameters,
-    Method,
     NewFineTuningJob,
+    Reinforcement,
     ReinforcementHyperparameters,
     Supervised,
 )
@@ -139,28 +139,31 @@ class TranslatedRequest:
 
 
 def translate(
-    body: NewFineTuningJob, base: Base, train: TuningFile, valid: TuningFile | None, catalogue: Catalogue | None = None
+    body: NewFineTuningJob,
+    base: Base,
+    train: TuningFile,
+    validation: TuningFile | None,
+    catalogue: Catalogue | None = None,
 ) -> TranslatedRequest:
     """Returns the spec for a request. Raises InvalidSpec for fields that are not supported here.
 
     `catalogue` has the components of all nodes, if they are known.
     """
-    method = _method(body)
-    recipe = RECIPES[method.type]
-    for parameter, file in (("training_file", train), ("validation_file", valid)):
+    kind, method = _method(body)
+    recipe = RECIPES[kind]
+    for parameter, file in (("training_file", train), ("validation_file", validation)):
         if file is not None:
-            _require_format(method.type, recipe, file, parameter)
-    if valid is not None and valid.rows.format != train.rows.format:
-        detail = f"has rows of the format {valid.rows.format}, but the training file has {train.rows.format}"
+            _require_format(kind, recipe, file, parameter)
+    if validation is not None and validation.rows.format != train.rows.format:
+        detail = f"has rows of the format {validation.rows.format}, but the training file has {train.rows.format}"
         raise _refused("validation_file", "invalid_training_file", detail)
-    hyperparameters = _hyperparameters(method)
     entry = _for_trainer(recipe.trainer, base.partial_spec.get("training", {}), catalogue)
-    training, resolved_values = _training(hyperparameters, recipe, entry, train.rows)
+    training, resolved_values = _training(method.hyperparameters, recipe, entry, train.rows)
     if body.seed is not None:
         training |= {"seed": body.seed, "data_seed": body.seed}
     data: Json = {"train": _reader(train), "map": list(recipe.maps[train.rows.format])}
-    if valid is not None:
-        data["eval"] = _reader(valid)
+    if validation is not None:
+        data["eval"] = _reader(validation)
         training.setdefault("eval_strategy", "epoch")
     elif "eval_interval" in resolved_values:
         detail = "needs a validation file, and the request names none"
@@ -179,11 +182,19 @@ def translate(
         variables = {"WANDB_ENTITY": wandb.entity, "WANDB_TAGS": ",".join(wandb.tags)}
         document["env"] = document.get("env", {}) | {name: value for name, value in variables.items() if value}
     document["training"] = training
-    bundle = None if method.reinforcement is None else grader_bundle(method.reinforcement.grader.source)
-    if bundle is not None:
+    bundle = None
+    if isinstance(method, Reinforcement):
+        bundle = grader_bundle(method.grader.source, GRADER)
         document["code"] = {"bundle": sha256(bundle).hexdigest()}
         document["trainer"] = {"use": recipe.trainer, "args": {"reward_funcs": [REWARD]}}
-    return TranslatedRequest(document, _fine_tune(body, base, method, resolved_values), bundle)
+    stated_fields = method.model_dump(mode="json", exclude={"hyperparameters"})
+    fine_tune = {
+        "model": base.name,
+        "suffix": body.suffix,
+        "method": {"type": kind, kind: {**stated_fields, "hyperparameters": resolved_values}},
+        "integrations": [item.model_dump(mode="json") for item in body.integrations or ()],
+    }
+    return TranslatedRequest(document, fine_tune, bundle)
 
 
 def in_the_request(problems: Iterable[Problem], body: NewFineTuningJob) -> list[Problem]:
@@ -202,15 +213,16 @@ def _parameter(pointer: str) -> str:
     return "model"  # All other fields of the spec come from the base model's entry.
 
 
-def grader_bundle(source: str) -> bytes:
+def grader_bundle(source: str, parameter: str) -> bytes:
     """Returns a zip with a grader as a job's reward function. Equal sources are equal bytes, and so one bundle.
 
-    The source is not run here. Raises InvalidSpec if it has no function of the name that OpenAI calls.
+    The source is not run here. Raises InvalidSpec if it has no function of the name that OpenAI calls. `parameter` is
+    the place of the grader in the request.
     """
     match = _GRADE.search(source)
     if match is None or match[1] is not None:
         detail = "has no function grade(sample, item), which returns the reward of one answer"
-        raise _refused(f"{GRADER}/source", "missing", detail)
+        raise _refused(f"{parameter}/source", "missing", detail)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (("grader.py", source), ("openai_reward.py", _REWARD_SOURCE)):
@@ -222,30 +234,25 @@ def _refused(parameter: str, code: str, detail: str, hint: str | None = None) ->
     return InvalidSpec([Problem(f"/{parameter}", code, detail, hint)])
 
 
-def _method(body: NewFineTuningJob) -> Method:
+def _method(body: NewFineTuningJob) -> tuple[str, Supervised | Dpo | Reinforcement]:
     """Returns the method of the request. A request with only the older field `hyperparameters` is supervised."""
     if body.method is None:
-        hyperparameters = body.hyperparameters or Hyperparameters()
-        return Method.model_validate({"type": "supervised", "supervised": {"hyperparameters": hyperparameters}})
+        return "supervised", Supervised(hyperparameters=body.hyperparameters or Hyperparameters())
+    kind = body.method.type
     if body.hyperparameters is not None:
-        hint = f"put them into method.{body.method.type}.hyperparameters"
+        hint = f"put them into method.{kind}.hyperparameters"
         detail = "cannot be sent together with method, of which it is the older form"
         raise _refused("hyperparameters", "two_places", detail, hint)
     for name in ("supervised", "dpo", "reinforcement"):
-        if name != body.method.type and getattr(body.method, name) is not None:
-            detail = f"cannot be used, because method.type is {body.method.type!r}"
+        if name != kind and getattr(body.method, name) is not None:
+            detail = f"cannot be used, because method.type is {kind!r}"
             raise _refused(f"method/{name}", "not_its_type", detail, "leave it out")
-    if body.method.type == "reinforcement" and body.method.reinforcement is None:
+    if (method := getattr(body.method, kind)) is not None:
+        return kind, method
+    if kind == "reinforcement":
         detail, hint = "is missing, and method.type is 'reinforcement'", "add method.reinforcement with a grader"
         raise _refused("method/reinforcement", "missing", detail, hint)
-    return body.method
-
-
-def _hyperparameters(method: Method) -> Hyperparameters:
-    if method.type == "dpo":
-        return (method.dpo or Dpo()).hyperparameters
-    group = method.supervised or method.reinforcement or Supervised()
-    return group.hyperparameters
+    return kind, Dpo() if kind == "dpo" else Supervised()
 
 
 def _require_format(method: str, recipe: Recipe, file: TuningFile, parameter: str) -> None:
@@ -297,14 +304,3 @@ def _training(hyperparameters: Hyperparameters, recipe: Recipe, entry: Json, row
         training |= {"eval_strategy": "steps", "eval_steps": hyperparameters.eval_interval}
         resolved_values["eval_interval"] = hyperparameters.eval_interval
     return training, resolved_values
-
-
-def _fine_tune(body: NewFineTuningJob, base: Base, method: Method, resolved_values: Json) -> Json:
-    group = getattr(method, method.type)
-    stated_fields = {} if group is None else group.model_dump(mode="json", exclude={"hyperparameters"})
-    return {
-        "model": base.name,
-        "suffix": body.suffix,
-        "method": {"type": method.type, method.type: {**stated_fields, "hyperparameters": resolved_values}},
-        "integrations": [item.model_dump(mode="json") for item in body.integrations or ()],
-    }

@@ -166,19 +166,11 @@ def _states(types: tuple[EventType, ...]) -> list[JobState]:
 
 
 def _shown(row: WebhookRow) -> Endpoint:
-    return Endpoint(
-        id=row.id,
-        created_at=seconds(row.created_at),
-        name=row.description or "",
-        url=row.url,
-        event_types=_types(row),
-    )
-
-
-def _types(row: WebhookRow) -> list[str]:
-    """Returns the event types that a webhook receives. A webhook without a filter of states receives all types."""
     states = loads(row.states)
-    return [kind for kind in EVENT_TYPES if states is None or kind.removeprefix(TYPE) in states]
+    # A webhook without a filter of states receives all types.
+    types = [kind for kind in EVENT_TYPES if states is None or kind.removeprefix(TYPE) in states]
+    created_at = seconds(row.created_at)
+    return Endpoint(id=row.id, created_at=created_at, name=row.description or "", url=row.url, event_types=types)
 
 
 def _with_secret(row: WebhookRow) -> EndpointWithSecret:
