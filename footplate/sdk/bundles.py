@@ -14,10 +14,9 @@ from pathlib import Path
 from footplate.contract.bundles import MAX_BYTES, MAX_ENTRIES, MAX_UNPACKED_BYTES, MIB
 from footplate.errors import InvalidRequest, NotFound
 from footplate.sdk.models import Bundle
-from footplate.sdk.request import ApiRequest, path_segment, resources, send, send_for
+from footplate.sdk.request import ApiRequest, invalid, listed, path_segment, send, send_for
 from footplate.sdk.wire import Wire
 
-ROWS_PER_PAGE = 200
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 """Folders that are left out, besides names that begin with a dot."""
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
@@ -52,7 +51,7 @@ class AsyncBundles:
 
     def list(self) -> AsyncGenerator[Bundle, None]:
         """Yields bundles, newest first. Pages are requested as they are needed."""
-        return resources(Bundle, self._wire, "/bundles", limit=ROWS_PER_PAGE)
+        return listed(Bundle, self._wire, "/bundles")
 
     async def delete(self, sha256: str) -> None:
         """Deletes the bundle, unless a job that has not ended needs it."""
@@ -67,14 +66,13 @@ def packed(path: Path) -> bytes:
     """
     if path.is_file() and path.suffix != ".py":
         if not zipfile.is_zipfile(path):
-            detail, hint = f"{str(path)!r} is not a folder, a .py file or a zip", "name the folder of your modules"
-            raise InvalidRequest(422, {"code": "not_a_zip", "detail": detail, "hint": hint})
+            detail = f"{str(path)!r} is not a folder, a .py file or a zip"
+            raise invalid("not_a_zip", detail, "name the folder of your modules")
         return path.read_bytes()
     files = [path] if path.is_file() else sorted(_files(path))
     root = path.parent if path.is_file() else path
     if not files:
-        detail = f"{str(path)!r} has no file to upload"
-        raise InvalidRequest(422, {"code": "empty_bundle", "detail": detail, "hint": "name the folder of your modules"})
+        raise invalid("empty_bundle", f"{str(path)!r} has no file to upload", "name the folder of your modules")
     sizes = [file.stat().st_size for file in files]
     # The files are counted before they are read, because the folder may hold a run's checkpoints.
     if len(files) > MAX_ENTRIES or sum(sizes) > MAX_UNPACKED_BYTES:
@@ -103,7 +101,7 @@ def _too_large(path: Path, files: list[Path], sizes: list[int]) -> InvalidReques
         f"The largest here: {names}"
     )
     hint = "name a folder that holds only code; specs name rows and weights as data://… and models://…"
-    return InvalidRequest(422, {"code": "bundle_too_large", "detail": detail, "hint": hint})
+    return invalid("bundle_too_large", detail, hint)
 
 
 def _files(folder: Path) -> Iterator[Path]:

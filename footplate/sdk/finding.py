@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from footplate.contract.errors import did_you_mean
 from footplate.contract.ids import is_id
-from footplate.errors import InvalidRequest, NotFound
+from footplate.errors import NotFound
 from footplate.sdk.models import JobInfo
-from footplate.sdk.request import ApiRequest, resources, send_for
+from footplate.sdk.request import ApiRequest, invalid, listed, send_for
 from footplate.sdk.wire import Wire
 
 NEWEST = "@last"
@@ -19,7 +16,6 @@ LONGEST = 128
 """The largest number of characters of a name."""
 SEARCHED = 1000
 """The number of newest jobs that are searched for the beginning or end of an id."""
-ROWS_PER_PAGE = 200
 
 
 async def find(wire: Wire, word: str) -> JobInfo:
@@ -27,31 +23,22 @@ async def find(wire: Wire, word: str) -> JobInfo:
     if is_id(word, "job"):
         return await send_for(JobInfo, wire, ApiRequest("GET", f"/jobs/{word}"))
     if word == NEWEST:
-        for job in await _newest(wire, 1):
+        async for job in listed(JobInfo, wire, "/jobs", 1):
             return job
         raise _not_found("there is no job yet", "footplate submit creates one")
-    jobs = (await _newest(wire, 4, name=word) if 0 < len(word) <= LONGEST else []) or await _matches_by_id(wire, word)
+    jobs = [job async for job in listed(JobInfo, wire, "/jobs", 4, name=word)] if 0 < len(word) <= LONGEST else []
+    jobs = jobs or await _matches_by_id(wire, word)
     if len(jobs) == 1:
         return jobs[0]
     listed_jobs = ", ".join(f"{job.id[-8:]} ({job.state}, submitted {job.created_at})" for job in jobs[:3])
     listed_jobs += ", …" if len(jobs) > 3 else ""
     detail = f"{word!r} could be {'several' if len(jobs) > 3 else len(jobs)} jobs: {listed_jobs}"
     hint = f"use these characters of its id, or {NEWEST} for the newest of all jobs"
-    raise InvalidRequest(422, {"code": "ambiguous", "detail": detail, "hint": hint})
+    raise invalid("ambiguous", detail, hint)
 
 
-async def _newest(wire: Wire, limit: int, **filters: Any) -> list[JobInfo]:
-    """Returns the newest jobs that match the filters, at most `limit`."""
-    jobs: list[JobInfo] = []
-    async for job in resources(JobInfo, wire, "/jobs", limit=min(limit, ROWS_PER_PAGE), **filters):
-        jobs.append(job)
-        if len(jobs) == limit:
-            break
-    return jobs
-
-
-async def _matches_by_id(wire: Wire, word: str) -> Sequence[JobInfo]:
-    newest = await _newest(wire, SEARCHED)
+async def _matches_by_id(wire: Wire, word: str) -> list[JobInfo]:
+    newest = [job async for job in listed(JobInfo, wire, "/jobs", SEARCHED)]
     id_part = word.removeprefix("job_")
     matches = [job for job in newest if job.id.startswith(f"job_{id_part}") or job.id.endswith(id_part)]
     if matches and len(id_part) >= SHORTEST:

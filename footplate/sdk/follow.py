@@ -50,7 +50,8 @@ class EventPosition:
     """A reader's position in a job's history, and its deadline."""
 
     after: int = 0
-    kinds: Collection[str] | None = None
+    kinds: str | None = None
+    """The kinds of events, with commas. None means all."""
     deadline: float | None = None
     subject: str = "the job"
     patience: float = 600.0
@@ -72,8 +73,7 @@ class EventPosition:
 
     @property
     def params(self) -> dict[str, Any]:
-        kinds = {"kinds": ",".join(self.kinds)} if self.kinds is not None else {}
-        return {"after": self.after, **kinds}
+        return {"after": self.after, "kinds": self.kinds}
 
     def take(self, frame: dict[str, Any]) -> Iterator[Event]:
         """Yields a frame's events that are new to this reader and of a kind that this client knows."""

@@ -26,7 +26,7 @@ class EventPositions:
 
     cursors: dict[str, int]
     """The last `no` of each job that has not ended."""
-    filters: dict[str, str]
+    filters: dict[str, Any]
     """The filters, as query parameters."""
     follows_more: bool
     """True if jobs can join by a filter, so that the stream has no end."""
@@ -46,14 +46,10 @@ class EventPositions:
         max_hz: int | None,
         patience: float,
     ) -> EventPositions:
-        values = {
-            "tag": tag,
-            "state": comma_separated(state),
-            "kinds": comma_separated(kinds),
-            "max_hz": None if max_hz is None else str(max_hz),
-        }
         cursors = {job if isinstance(job, str) else job.id: 0 for job in jobs or ()}
-        filters = {name: value for name, value in values.items() if value is not None}
+        filters = {
+            "tag": tag, "state": comma_separated(state), "kinds": comma_separated(kinds), "max_hz": max_hz
+        }  # fmt: skip
         return cls(cursors, filters, jobs is None or tag is not None or state is not None, patience)
 
     @property
@@ -67,8 +63,7 @@ class EventPositions:
     def params(self) -> dict[str, Any]:
         positions = sorted(self.cursors.items(), key=lambda item: -item[1])[:MOST_NAMED]
         jobs = ",".join(f"{job}:{no}" if no else job for job, no in positions)
-        since = {"since": self.since} if self.since else {}
-        return {**({"jobs": jobs} if jobs else {}), **self.filters, **since}
+        return {"jobs": jobs or None, **self.filters, "since": self.since or None}
 
     def take(self, frame: dict[str, Any]) -> Iterator[Event]:
         """Yields a frame's events that are new to this reader and of a kind that this client knows."""

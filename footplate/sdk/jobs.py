@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 import uuid
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
 from footplate.contract.resources.jobs import PredictionList
-from footplate.errors import InvalidRequest, JobCancelled, JobFailed
+from footplate.errors import JobCancelled, JobFailed
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.finding import find
@@ -33,7 +32,17 @@ from footplate.sdk.models import (
     Validation,
 )
 from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
-from footplate.sdk.request import ApiRequest, all_resources, read, resources, send, send_for, send_for_page, send_json
+from footplate.sdk.request import (
+    ApiRequest,
+    all_resources,
+    invalid,
+    listed,
+    read,
+    send,
+    send_for,
+    send_for_page,
+    send_json,
+)
 from footplate.sdk.texts import Prompt, generated
 from footplate.sdk.wire import Wire
 
@@ -42,7 +51,6 @@ if TYPE_CHECKING:
 
 Spec: TypeAlias = "JobSpec | Mapping[str, Any] | str | os.PathLike[str] | None"
 """A JobSpec, a dict with the JSON of a spec, the path of a JSON file, or None if keywords give all fields."""
-ROWS_PER_PAGE = 200
 
 
 class Filters(TypedDict, total=False):
@@ -164,18 +172,9 @@ class AsyncJobs:
 
     async def pages(self, limit: int | None, filters: Filters) -> AsyncGenerator[AsyncJob, None]:
         """Yields the jobs of `list`, and requests a page when the one before is used up."""
-        params: dict[str, Any] = dict(filters)
-        if not isinstance(state := params.get("state"), str | None):
-            params["state"] = ",".join(state)
-        remaining_count = math.inf if limit is None else limit
-        if remaining_count <= 0:
-            return
-        async for info in resources(
-            JobInfo, self._wire, "/jobs", **params, limit=int(min(remaining_count, ROWS_PER_PAGE))
-        ):
+        params: dict[str, Any] = {**filters, "state": comma_separated(filters.get("state"))}
+        async for info in listed(JobInfo, self._wire, "/jobs", limit, **params):
             yield self._job(info)
-            if (remaining_count := remaining_count - 1) == 0:
-                return
 
     async def series(
         self,
@@ -349,7 +348,7 @@ class AsyncJob(JobView):
         """
         if timeout is not None and timeout <= 0:
             await self.refresh()
-        position = self._position(self.info.last_no, ("state",))
+        position = self._position(self.info.last_no, "state")
         position.deadline = None if timeout is None else time.monotonic() + timeout
         while not self.info.has_ended:
             position.end = None
@@ -412,10 +411,7 @@ class AsyncJob(JobView):
                 yield event
 
     def _position(self, after: int, kinds: str | Collection[str] | None) -> EventPosition:
-        names = comma_separated(kinds)
-        return EventPosition(
-            after, None if names is None else names.split(","), subject=self.id, patience=self._patience
-        )
+        return EventPosition(after, comma_separated(kinds), subject=self.id, patience=self._patience)
 
     async def _act(self, action: str, body: Mapping[str, Any]) -> Self:
         """Sends an action, with retries, because repeating an action changes nothing."""
@@ -440,10 +436,10 @@ def _fields_in_file(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        detail, hint = f"{path} cannot be read: {error.strerror}", "pass the path of a JSON file, or a dict"
-        raise InvalidRequest(422, {"code": "no_such_file", "detail": detail, "hint": hint}) from error
+        detail = f"{path} cannot be read: {error.strerror}"
+        raise invalid("no_such_file", detail, "pass the path of a JSON file, or a dict") from error
     except ValueError as error:
-        raise InvalidRequest(422, {"code": "invalid_json", "detail": f"{path} is not JSON: {error}"}) from error
+        raise invalid("invalid_json", f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise InvalidRequest(422, {"code": "invalid_json", "detail": f"{path} is not a JSON object"})
+        raise invalid("invalid_json", f"{path} is not a JSON object")
     return document

@@ -36,7 +36,10 @@ class Table(list[T]):
 
 
 class Listing(Sequence[T], Generic[T]):
-    """A list that loads its pages as they are needed. `len()` and negative indices load all of them."""
+    """A list that loads its pages as they are needed. `len()` and negative indices load all of them.
+
+    A loop is that of Sequence, which counts from index 0.
+    """
 
     def __init__(self, items: Iterator[T], html: Callable[[Sequence[T]], str]) -> None:
         self._items, self._html = items, html
@@ -68,15 +71,6 @@ class Listing(Sequence[T], Generic[T]):
     def __bool__(self) -> bool:
         self._load(1)
         return bool(self._loaded)
-
-    def __iter__(self) -> Iterator[T]:
-        index = 0
-        while True:
-            self._load(index + 1)
-            if index == len(self._loaded):
-                return
-            yield self._loaded[index]
-            index += 1
 
     def __next__(self) -> T:
         """Returns the next item of the list. `next(client.jobs.list())` is the newest job."""

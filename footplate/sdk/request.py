@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -20,6 +21,7 @@ from footplate.errors import InvalidRequest, Unreachable, of_answer
 from footplate.sdk.wire import Wire
 
 Resource = TypeVar("Resource", bound=BaseModel)
+ROWS_PER_PAGE = 200
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
@@ -65,7 +67,7 @@ class ApiRequest:
         except httpx2.InvalidURL as error:
             longest_name = max(params, key=lambda name: len(str(params[name])), default="the path")
             detail = f"{longest_name} cannot be sent in an address: {error}"
-            raise InvalidRequest(422, {"code": "invalid_query", "detail": detail, "hint": "shorten it"}) from error
+            raise invalid("invalid_query", detail, "shorten it") from error
 
 
 async def send(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> httpx2.Response:
@@ -134,6 +136,19 @@ async def resources(kind: type[Resource], wire: Wire, path: str, **params: Any) 
         yield read(kind, row)
 
 
+async def listed(
+    kind: type[Resource], wire: Wire, path: str, most: int | None = None, **params: Any
+) -> AsyncGenerator[Resource, None]:
+    """Yields the resources of a long list, or the first `most` of them."""
+    remaining_count = math.inf if most is None else most
+    if remaining_count <= 0:
+        return
+    async for resource in resources(kind, wire, path, limit=int(min(remaining_count, ROWS_PER_PAGE)), **params):
+        yield resource
+        if (remaining_count := remaining_count - 1) == 0:
+            return
+
+
 async def all_resources(kind: type[Resource], wire: Wire, path: str, **params: Any) -> list[Resource]:
     return [resource async for resource in resources(kind, wire, path, **params)]
 
@@ -151,10 +166,7 @@ def read(kind: type[Resource], fields: Any) -> Resource:
 
 def json_object(answer: httpx2.Response) -> dict[str, Any]:
     """Returns the JSON object of an answer. Raises Unreachable if another program has sent the answer."""
-    try:
-        document = answer.json()
-    except ValueError:
-        document = None
+    document = document_of(answer)
     if not isinstance(document, dict):
         raise _no_footplate(answer)
     return document
@@ -163,24 +175,35 @@ def json_object(answer: httpx2.Response) -> dict[str, Any]:
 def path_segment(name: str, kind: str) -> str:
     """Returns a name as a part of a path. Raises InvalidRequest for names such as `..`, which change the address."""
     if name in ("", ".", ".."):
-        detail, hint = f"{name!r} is not the name or id of a {kind}", f"list the {kind}s, and name one of them"
-        raise InvalidRequest(422, {"code": "invalid_id", "detail": detail, "hint": hint})
+        raise invalid(
+            "invalid_id", f"{name!r} is not the name or id of a {kind}", f"list the {kind}s, and name one of them"
+        )
     return quote(name, safe="")
 
 
 def pause_seconds(try_number: int, retry_after: str | None = None) -> float:
-    """Returns the seconds to wait after try number `tried`: doubled each time, or as Retry-After says, plus jitter."""
+    """Returns the seconds to wait after this try: doubled each time, or as Retry-After says, plus jitter."""
     requested_seconds = float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
     seconds = max(requested_seconds, FIRST_PAUSE_SECONDS * 2.0 ** min(try_number - 1, 10))
     return min(seconds, LONGEST_PAUSE_SECONDS) * (1.0 + random() / 4)
 
 
+def invalid(code: str, detail: str, hint: str | None = None) -> InvalidRequest:
+    """Returns the error for a mistake that is found before a request is sent."""
+    return InvalidRequest(422, {"code": code, "detail": detail, "hint": hint})
+
+
+def document_of(answer: httpx2.Response) -> Any:
+    """Returns the JSON of an answer, or None if the answer is not JSON."""
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
 def refusal(answer: httpx2.Response) -> Exception:
     """Returns the exception for an answer that is not 2xx."""
-    try:
-        document = answer.json()
-    except ValueError:
-        document = None
+    document = document_of(answer)
     if not isinstance(document, dict) or "code" not in document:
         if answer.status_code in RETRIED_STATUSES:  # the answer of a proxy that cannot reach the service
             return of_answer(answer.status_code, {"detail": f"{_origin(answer.url)} answers {answer.status_code}"})

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from footplate.errors import of_answer
-from footplate.sdk.request import ApiRequest, refusal, unreachable
+from footplate.sdk.request import ApiRequest, document_of, refusal, unreachable
 from footplate.sdk.wire import Wire
 
 READ_SECONDS = 600.0
@@ -57,10 +57,7 @@ def _texts(event: str) -> Iterator[str]:
 
 def _refusal(answer: httpx2.Response) -> Exception:
     """Returns the exception for an answer that is not 200. A proxy's answer is not in the format of OpenAI's API."""
-    try:
-        document = answer.json()
-    except ValueError:
-        document = None
+    document = document_of(answer)
     is_of_openai = isinstance(document, dict) and isinstance(document.get("error"), dict)
     return _error(answer.status_code, document) if is_of_openai else refusal(answer)
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import httpx2
 
-from footplate.errors import DownloadFailed, InvalidRequest, NotFound
+from footplate.errors import DownloadFailed, NotFound
 from footplate.sdk.files import RemoteFile, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
-from footplate.sdk.request import ApiRequest, path_segment, resources, send, send_for
+from footplate.sdk.request import ApiRequest, invalid, listed, path_segment, send, send_for
 from footplate.sdk.wire import OnBytes, Wire
 
 CHUNK_BYTES = 256 * 1024
-ROWS_PER_PAGE = 200
 
 
 class AsyncFiles:
@@ -40,11 +39,10 @@ class AsyncFiles:
         source = Path(path)
         name = source.name if name is None else name
         if (kind := kind_of(name)) is None:
-            detail, hint = no_reader(name)
-            raise InvalidRequest(422, {"code": "unknown_kind", "detail": detail, "hint": hint})
+            raise invalid("unknown_kind", *no_reader(name))
         if not stat.S_ISREG(source.stat().st_mode):
-            detail, hint = f"{str(source)!r} is not a regular file", "write the rows to a file, which is read twice"
-            raise InvalidRequest(422, {"code": "not_a_file", "detail": detail, "hint": hint})
+            detail = f"{str(source)!r} is not a regular file"
+            raise invalid("not_a_file", detail, "write the rows to a file, which is read twice")
         local_sha256 = await sha256_of(self._wire, source)
         try:
             stored_file = await self.get(file_id(local_sha256, kind))
@@ -71,7 +69,7 @@ class AsyncFiles:
 
     def list(self) -> AsyncGenerator[UploadedFile, None]:
         """Yields files, newest first. Pages are requested as they are needed."""
-        return resources(UploadedFile, self._wire, "/files", limit=ROWS_PER_PAGE)
+        return listed(UploadedFile, self._wire, "/files")
 
     async def download(self, file: str, folder: str | os.PathLike[str]) -> Path:
         """Downloads the file under its name, and moves it into place after its sha256 was verified."""

@@ -6,10 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Literal, TypedDict, Unpack
 
 from footplate.sdk.models import Delivery, NewWebhook, Webhook
-from footplate.sdk.request import ApiRequest, all_resources, path_segment, resources, send, send_for
+from footplate.sdk.request import ApiRequest, all_resources, listed, path_segment, send, send_for
 from footplate.sdk.wire import Wire
-
-ROWS_PER_PAGE = 200
 
 
 class WebhookChanges(TypedDict, total=False):
@@ -72,7 +70,7 @@ class AsyncWebhooks:
 
     def deliveries(self, webhook: str) -> AsyncGenerator[Delivery, None]:
         """Yields deliveries with their results, newest first. Pages are requested as they are needed."""
-        return resources(Delivery, self._wire, f"{_path(webhook)}/deliveries", limit=ROWS_PER_PAGE)
+        return listed(Delivery, self._wire, f"{_path(webhook)}/deliveries")
 
     async def delete(self, webhook: str) -> None:
         """Deletes the webhook and its deliveries."""

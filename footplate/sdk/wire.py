@@ -116,7 +116,7 @@ class OpenAnswer:
     async def read(self, timeout_seconds: float) -> bytes:
         """Returns the next bytes, empty at the end. Raises httpx2.TransportError.
 
-        `within` is the timeout for bytes of a socket. For bytes of a body, the timeout of its request applies.
+        The timeout is that for bytes of a socket. For bytes of a body, the timeout of its request applies.
         """
         with _errors_of_httpx():
             data = self._next_chunk() if self._socket is None else self._socket.read(CHUNK_BYTES, timeout_seconds)

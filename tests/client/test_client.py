@@ -117,7 +117,7 @@ def test_a_failed_job_raises_its_error_with_the_traceback(client: Client) -> Non
 def test_the_list_of_jobs_goes_through_every_page(
     client: Client, standing: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("footplate.sdk.jobs.ROWS_PER_PAGE", 2)
+    monkeypatch.setattr("footplate.sdk.request.ROWS_PER_PAGE", 2)
     ids = [client.jobs.create(ELSEWHERE, tags=["pages"]).pause().id for _ in range(5)]
 
     assert [job.id for job in client.jobs.list(tag="pages")] == ids[::-1]
