@@ -40,10 +40,12 @@ HASHED_BYTES = 8 * 1024 * 1024
 class AsyncOutputs:
     def __init__(self, wire: Wire, job: str) -> None:
         self._wire, self._path = wire, f"{job}/outputs"
+        self._reported_count = 0
 
     async def list(self) -> Sequence[Output]:
         page = await send_for_page(self._wire, ApiRequest("GET", self._path))
-        if left_out := page.get("left_out"):
+        if (left_out := page.get("left_out", 0)) > self._reported_count:
+            self._reported_count = left_out
             log.warning(
                 "%s has %s files more, which cannot be downloaded, because their names are not UTF-8",
                 self._path.removeprefix("/"),
