@@ -21,7 +21,7 @@ from footplate.cli.context import (
     print_deleted,
     print_result,
 )
-from footplate.cli.submit import set_value
+from footplate.cli.submit import set_values
 from footplate.cli.text import print_json, print_lines, print_message
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ def run_do(options: Options) -> int:
     for word in options.job:
         if option := {"save": "--save", "evaluate": "--evaluate"}.get(word, f"--set {word}" if "=" in word else None):
             raise UsageError(f"{word!r} is not the id or name of a job", hint=f"write {option}")
-    arguments: dict[str, Any] = {}
-    for change in options.changes:
-        set_value(arguments, change, example="learning_rate=1e-5")
+    arguments = set_values({}, options.changes, example="learning_rate=1e-5")
     return _change_each(options, lambda job: job.do(save=options.save, evaluate=options.evaluate, set=arguments))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
-from footplate.cli.text import clean, print_json, print_lines, table
+from footplate.cli.text import clean, print_json, print_lines, print_message, table
 from footplate.contract.errors import FootplateError
 
 if TYPE_CHECKING:
@@ -34,26 +35,9 @@ class NothingThere(FootplateError):
 
 
 def add_verb(
-    verbs: Verbs, name: str, run: Callable[[Options], int], help: str, **settings: Any
+    verbs: Verbs, name: str, run: Callable[[Options], int], help: str, *, default: Any = None, **settings: Any
 ) -> argparse.ArgumentParser:
-    """Adds a verb with `--json`, `--url` and `--project`, which all verbs have."""
-    return _add_parser(verbs, name, run, help, None, settings)
-
-
-def add_subcommand(
-    subcommands: Verbs, name: str, run: Callable[[Options], int], help: str, **settings: Any
-) -> argparse.ArgumentParser:
-    """Adds a subcommand of a verb, such as `footplate keys create`.
-
-    The verb's options may also stand before the subcommand's name.
-    """
-    return _add_parser(subcommands, name, run, help, argparse.SUPPRESS, settings)
-
-
-def _add_parser(
-    verbs: Verbs, name: str, run: Callable[[Options], int], help: str, default: Any, settings: dict[str, Any]
-) -> argparse.ArgumentParser:
-    """Adds a parser with the options of all verbs, which have this default."""
+    """Adds a verb with `--json`, `--url` and `--project`, which all verbs have. Their default is `default`."""
     description = f"{help[:1].upper()}{help[1:]}."
     parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=description, **settings)
     parser.add_argument("--json", action="store_true", default=default, help="print JSON, one object per line")
@@ -63,6 +47,10 @@ def _add_parser(
     parser.add_argument("--project", default=default, type=not_empty, help=help)
     parser.set_defaults(run=run)
     return parser
+
+
+add_subcommand = partial(add_verb, default=argparse.SUPPRESS)
+"""Adds a subcommand of a verb, such as `footplate keys create`. The verb's options may also stand before its name."""
 
 
 JOB_HELP = "a job: its id, the beginning or end of its id, its name, or @last for the newest"
@@ -144,6 +132,17 @@ def show(
 def print_result(options: Options, value: Any, *lines: str) -> int:
     """Prints the lines, or with --json the value. Returns the exit code 0."""
     print_json(value) if options.json else print_lines(*lines)
+    return 0
+
+
+def print_secret(options: Options, resource: BaseModel, secret: str, *messages: str) -> int:
+    """Prints a secret alone on stdout, for scripts, and the messages on stderr. With --json prints the resource."""
+    if options.json:
+        print_json(resource)
+        return 0
+    print(secret, flush=True)
+    for message in messages:
+        print_message(message)
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Options, Verbs, add_changes, add_job, add_verb, client_of, not_empty
-from footplate.cli.submit import set_value
+from footplate.cli.submit import set_values
 from footplate.cli.text import print_json, print_message
 from footplate.cli.watch import watch_job
 
@@ -31,9 +31,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_fork(options: Options) -> int:
-    patch: dict[str, Any] = {}
-    for change in options.changes:
-        set_value(patch, change)
+    patch = set_values({}, options.changes)
     if options.name:
         patch["name"] = options.name
     job = client_of(options).jobs.get(options.job)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import Options, Verbs, add_subcommand, add_verb, client_of, print_deleted, show
-from footplate.cli.text import age, print_json, print_message
+from footplate.cli.context import Options, Verbs, add_subcommand, add_verb, client_of, print_deleted, print_secret, show
+from footplate.cli.text import age
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Key
@@ -50,17 +50,12 @@ def _key_row(key: Key) -> tuple[object, ...]:
 def run_create(options: Options) -> int:
     scopes = {"scopes": options.scopes} if options.scopes else {}
     key = client_of(options).keys.create(options.name, options.key_project, expires_in=options.expires_in, **scopes)
-    if options.json:
-        print_json(key)
-        return 0
-    print(key.key, flush=True)
-    # On stderr, because a script may want only the key from stdout.
-    print_message(f"{key.id} of {key.project!r} may {', '.join(key.scopes)}; the key is not shown again")
+    messages = [f"{key.id} of {key.project!r} may {', '.join(key.scopes)}; the key is not shown again"]
     if not {"read", "admin"} & set(key.scopes):
-        print_message(
+        messages.append(
             "without the scope 'read', this key cannot list, watch or download jobs, or upload a folder of code"
         )
-    return 0
+    return print_secret(options, key, key.key, *messages)
 
 
 def run_delete(options: Options) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from footplate.sdk.models import MetricSummary, Seen, Series
 
 ENVELOPE = ("no", "step", "epoch")
-HEAD = ("METRIC", "LAST", "LEAST", "LEAST AT", "MOST", "MOST AT", "POINTS", "CURVE")
+HEAD = ("LAST", "LEAST", "LEAST AT", "MOST", "MOST AT", "POINTS", "CURVE")
 OPTIONAL_COLUMNS = ("POINTS", "MOST AT", "LEAST AT", "MOST", "LEAST")
 """The columns that are left out if a terminal is too narrow, in this order."""
 DEFAULT_METRICS = ("loss", "eval_loss")
@@ -87,10 +87,8 @@ def run_metrics(options: Options) -> int:
         _every_row(jobs, options, steps)
     elif options.follow:
         _follow(jobs[0], options.names, steps)
-    elif len(jobs) > 1:
-        _compare(jobs, options.names, steps)
     else:
-        _draw(jobs[0], options.names, steps)
+        _draw(jobs, options.names, steps)
     return 0
 
 
@@ -108,22 +106,6 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -
     except ValueError as error:
         raise UsageError(f"{options.plot!r} cannot be drawn: {error}", hint="name a .png, .svg or .pdf file") from error
     print_result(options, {"plot": options.plot}, options.plot)
-
-
-def _compare(jobs: Sequence[Job], names_text: str | None, steps: Steps) -> None:
-    """Prints a table with a line for each metric of each job, sorted by metric."""
-    summaries = {job.id: job.metrics.summary() for job in jobs}
-    recorded_names = sorted({name for summary in summaries.values() for name in summary}, key=metric_order)
-    names = _chosen_names(recorded_names, names_text)
-    curves = {job.id: _curves(job, names if names_text else (), steps) for job in jobs}
-    rows = (
-        (name, job.name or short(job.id), *_summary_row(summaries[job.id][name], curves[job.id][name], steps)[1:])
-        for name in names
-        for job in jobs
-        if name in summaries[job.id] and name in curves[job.id]
-    )
-    empty_text = _empty_text(bool(names), steps, "jobs have")
-    table((HEAD[0], "JOB", *HEAD[1:]), rows, empty_text, optional_columns=OPTIONAL_COLUMNS)
 
 
 def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
@@ -167,15 +149,28 @@ def _chosen_names(metric_names: Sequence[str], names_text: str | None) -> Sequen
     return names
 
 
-def _draw(job: Job, names_text: str | None, steps: Steps, replaced_lines: int = 0) -> int:
-    """Prints a table of the metrics with their curves, in place of earlier lines. Returns its number of lines."""
+def _draw(jobs: Sequence[Job], names_text: str | None, steps: Steps, replaced_lines: int = 0) -> int:
+    """Prints a table with the metrics of one job, or a table that compares several jobs, in place of earlier lines.
+
+    Returns its number of lines.
+    """
     if replaced_lines:
         print(f"\033[{replaced_lines}A\033[J", end="")
-    summary = job.metrics.summary()
-    names = _chosen_names(sorted(summary, key=metric_order), names_text)
-    curves = _curves(job, names if names_text else (), steps)
-    rows = [_summary_row(summary[name], curves[name], steps) for name in names if name in curves]
-    table(HEAD, rows, optional_columns=OPTIONAL_COLUMNS, empty_text=_empty_text(bool(summary), steps, "job has"))
+    is_comparison = len(jobs) > 1
+    summaries = {job.id: job.metrics.summary() for job in jobs}
+    recorded_names = sorted({name for summary in summaries.values() for name in summary}, key=metric_order)
+    names = _chosen_names(recorded_names, names_text)
+    curves = {job.id: _curves(job, names if names_text else (), steps) for job in jobs}
+    rows = [
+        (name, *([job.name or short(job.id)] if is_comparison else []),
+         *_summary_cells(summaries[job.id][name], curves[job.id][name], steps))
+        for name in names
+        for job in jobs
+        if name in summaries[job.id] and name in curves[job.id]
+    ]  # fmt: skip
+    head = ("METRIC", *(["JOB"] if is_comparison else []), *HEAD)
+    empty_text = _empty_text(bool(names), steps, "jobs have" if is_comparison else "job has")
+    table(head, rows, empty_text, optional_columns=OPTIONAL_COLUMNS)
     return len(rows) + 1 if rows else 0
 
 
@@ -186,19 +181,19 @@ def _empty_text(has_metrics: bool, steps: Steps, subject: str) -> str:
     return f"the {subject} logged no metrics from step {first} {'on' if last is None else f'to {last}'}"
 
 
-def _summary_row(summary: MetricSummary, curve: Series, steps: Steps) -> tuple[str, ...]:
+def _summary_cells(summary: MetricSummary, curve: Series, steps: Steps) -> tuple[str, ...]:
     finite_points = [(y, x) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
     curve_text = sparkline([y for y, _ in finite_points], WIDTH)
     if steps["first_step"] is None and steps["last_step"] is None:
         extreme_cells = (*_extreme_cells(summary.min), *_extreme_cells(summary.max))
-        return summary.name, number(summary.last.value), *extreme_cells, str(summary.count), curve_text
+        return number(summary.last.value), *extreme_cells, str(summary.count), curve_text
     # The service thins a long curve, but keeps its last point and its extremes, so these values are exact.
     extremes = (
         tuple(number(value) for pair in (min(finite_points), max(finite_points)) for value in pair)
         if finite_points
         else ("",) * 4
     )
-    return summary.name, number(curve.y[-1]), *extremes, str(len(curve.y)) if curve.exact else "", curve_text
+    return number(curve.y[-1]), *extremes, str(len(curve.y)) if curve.exact else "", curve_text
 
 
 def _extreme_cells(extreme: Seen | None) -> tuple[str, str]:
@@ -210,15 +205,15 @@ def _follow(job: Job, names_text: str | None, steps: Steps) -> None:
     if not sys.stdout.isatty():
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             pass
-        _draw(job, names_text, steps)
+        _draw([job], names_text, steps)
         return
     # Switches line wrapping off. `_draw` moves the cursor up by the number of lines, so a wrapped line would stay.
     print("\033[?7l", end="")
     try:
-        line_count, redraw_at = _draw(job, names_text, steps), 0.0
+        line_count, redraw_at = _draw([job], names_text, steps), 0.0
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             if time.monotonic() >= redraw_at:
-                line_count, redraw_at = _draw(job, names_text, steps, line_count), time.monotonic() + REDRAW_SECONDS
-        _draw(job, names_text, steps, line_count)
+                line_count, redraw_at = _draw([job], names_text, steps, line_count), time.monotonic() + REDRAW_SECONDS
+        _draw([job], names_text, steps, line_count)
     finally:
         print("\033[?7h", end="", flush=True)

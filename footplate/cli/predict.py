@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import Options, UsageError, Verbs, add_changes, add_job, add_verb, client_of, not_empty
-from footplate.cli.submit import parsed_or_text, set_value
+from footplate.cli.submit import parsed_or_text, set_values
 from footplate.cli.text import clean, print_json
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from footplate.sdk.texts import Prompt
 
 Message = dict[str, str]
+EXAMPLE = "max_tokens=50"
 ROWS_AT_ONCE = 64
 """The number of rows in one request."""
 
@@ -39,7 +40,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def run_try(options: Options) -> int:
-    parameters = _parameters(options)
+    parameters = set_values({}, options.changes, EXAMPLE)
     job = client_of(options).jobs.get(options.job)
     conversation: list[Message] = []
     for text in [" ".join(options.text)] if options.text else _stdin_lines():
@@ -72,17 +73,10 @@ def _stdin_lines() -> Iterator[str]:
             yield text
 
 
-def _parameters(options: Options) -> dict[str, Any]:
-    parameters: dict[str, Any] = {}
-    for parameter in options.changes:
-        set_value(parameters, parameter, "max_tokens=50")
-    return parameters
-
-
 def run_predict(options: Options) -> int:
     if options.inputs and options.file:
         raise UsageError("the command has both inputs and --file", hint="leave one of them out")
-    parameters = _parameters(options)
+    parameters = set_values({}, options.changes, EXAMPLE)
     job = client_of(options).jobs.get(options.job)
     rows = list(inputs(options))
     if not rows:

@@ -98,9 +98,7 @@ def read_spec(word: str, changes: list[str]) -> dict[str, Any]:
         raise UsageError(
             f"{word[:500]!r} does not hold a spec: a spec must be an object", hint=f"for example {EXAMPLE}"
         )
-    for change in changes:
-        set_value(spec, change)
-    return spec
+    return set_values(spec, changes)
 
 
 def _parsed(word: str) -> Any:
@@ -164,7 +162,16 @@ YAML_VALUES = {
 """The YAML values without quotes that are not texts, each with its pattern. The first pattern that matches decides."""
 
 
-def set_value(spec: dict[str, Any], change: str, example: str = "training.max_steps=50") -> None:
+def set_values(
+    fields: dict[str, Any], changes: Sequence[str], example: str = "training.max_steps=50"
+) -> dict[str, Any]:
+    """Applies the values of `--set` to the fields, and returns them."""
+    for change in changes:
+        _set_value(fields, change, example)
+    return fields
+
+
+def _set_value(spec: dict[str, Any], change: str, example: str) -> None:
     """Applies one `--set` to the spec: a path of names with dots, `=` and a value. Missing objects are created."""
     path, separator, text = change.partition("=")
     *parents, last = path.split(".")

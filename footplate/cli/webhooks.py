@@ -15,9 +15,10 @@ from footplate.cli.context import (
     count,
     print_deleted,
     print_result,
+    print_secret,
     show,
 )
-from footplate.cli.text import age, print_json, print_message, short
+from footplate.cli.text import age, short
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Delivery, NewWebhook, Webhook
@@ -100,15 +101,10 @@ def run_rotate(options: Options) -> int:
 
 
 def _show_secret(webhook: NewWebhook, options: Options) -> int:
-    if options.json:
-        print_json(webhook)
-        return 0
-    print(webhook.secret, flush=True)
-    # On stderr, because a script may want only the secret from stdout.
-    print_message(f"requests of {webhook.id} are signed with this secret, which is not shown again")
+    messages = [f"requests of {webhook.id} are signed with this secret, which is not shown again"]
     if webhook.old_secret_until:
-        print_message(f"the old secret also signs until {webhook.old_secret_until}")
-    return 0
+        messages.append(f"the old secret also signs until {webhook.old_secret_until}")
+    return print_secret(options, webhook, webhook.secret, *messages)
 
 
 def run_update(options: Options) -> int:
