@@ -27,7 +27,7 @@ from footplate.contract.ids import JobId, uuid7
 from footplate.contract.serving import AnswerPiece, AnswerPieceKind, Work
 from service.api.openai.jobs import UnknownModel
 from service.api.openai.names import read_model_name
-from service.api.predict import WAIT_SECONDS
+from service.api.predict import WAIT_SECONDS, Stops
 from service.deps import StrictRoute, json_response, read_model, services_of
 from service.jobs.serving import STEP, CheckpointMissing
 from service.serving import AnswerStream, ModelRequest, send_request
@@ -56,9 +56,7 @@ def _text(content: Any) -> Any:
         raise PydanticCustomError("not_text", "{sentence}", {"sentence": str(error)}) from None
 
 
-Stop = Annotated[
-    Many[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=16), BeforeValidator(_listed)
-]
+Stop = Annotated[Stops, BeforeValidator(_listed)]
 Zero = Annotated[float, Field(ge=0, le=0)]
 
 

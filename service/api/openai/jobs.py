@@ -16,7 +16,6 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import InvalidSpec, NotFound, did_you_mean
-from footplate.contract.ids import is_id
 from service import base_models
 from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
@@ -221,16 +220,14 @@ async def list_checkpoints(
 ) -> ListPage[JobCheckpoint]:
     """Lists the committed checkpoints, newest first."""
     services, owner_id = services_of(request), job_id(job)
-    if after is not None and not is_id(after, "ckpt"):
-        raise NotFound(f"job {owner_id} has no checkpoint {after[:100]!r}")
 
     def read(conn: Connection) -> ListPage[JobCheckpoint]:
         owner = jobs.get(conn, services.project, owner_id)
         rows = checkpoints.of_job(conn, owner_id)
-        places = {row.id: index for index, row in enumerate(rows)}
-        if after is not None and after not in places:
-            raise NotFound(f"job {owner_id} has no checkpoint {after}")
-        first_index = 0 if after is None else places[after] + 1  # type: ignore[index]
+        places: dict[str | None, int] = {None: -1, **{row.id: index for index, row in enumerate(rows)}}
+        if after not in places:
+            raise NotFound(f"job {owner_id} has no checkpoint {str(after)[:100]!r}")
+        first_index = places[after] + 1
         usable_rows = [row for row in rows[first_index:] if row.status == checkpoints.COMMITTED]
         page_items = [from_job.checkpoint(row, owner) for row in usable_rows[:limit]]
         return ListPage.of(page_items, has_more=len(usable_rows) > limit)

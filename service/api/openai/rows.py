@@ -181,7 +181,8 @@ def _format_of(row: Row) -> Format:
     if "prompt" in row or "completion" in row:
         return "completions"
     fields = "messages; input, preferred_output and non_preferred_output; or prompt and completion"
-    raise _Wrong(f"does not have the fields of any format: it has {_list(row)}, and needs {fields}")
+    names = ", ".join(name[:40] for name in list(row)[:10]) or "no field"
+    raise _Wrong(f"does not have the fields of any format: it has {names}, and needs {fields}")
 
 
 def _check_chat(row: Row) -> None:
@@ -279,10 +280,6 @@ def _only(value: Row, field_names: frozenset[str], where: str = "") -> None:
 
 def _is(row: Row, name: str) -> str:
     return f"is {kind_of(row[name])}" if name in row else "is missing"
-
-
-def _list(row: Row) -> str:
-    return ", ".join(name[:40] for name in list(row)[:10]) or "no field"
 
 
 _CHECKS: dict[Format, Callable[[Row], None]] = {

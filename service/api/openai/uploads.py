@@ -99,7 +99,7 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
     """
     services, owner = services_of(request), upload_id(upload)
     body = await read_model(request, CompletedUpload)
-    row = await services.db.read(lambda conn: _completable(conn, services.project, owner))
+    row = await services.db.read(lambda conn: _pending(conn, services.project, owner, or_completed=True))
     parts = _ordered(body, row, await services.db.read(lambda conn: uploads.parts_of(conn, owner)))
     digest = hashlib.md5(usedforsecurity=False)
 
@@ -123,7 +123,7 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
         file_row, _ = await store_file(services, row.name, pieces(), check, claim=claim)
     except NotFound:
         # A cancel deletes the parts.
-        await services.db.read(lambda conn: _completable(conn, services.project, owner))
+        await services.db.read(lambda conn: _pending(conn, services.project, owner, or_completed=True))
         raise
     return _shown(row, status=uploads.COMPLETED, file=from_job.file(file_row))
 
@@ -146,7 +146,8 @@ async def cancel_upload(request: Request, upload: str) -> UploadObject:
         return row
 
     row = await services.db.write(write)
-    await _remove_parts(services, owner)
+    # Control deletes the parts that cannot be deleted now.
+    await asyncio.to_thread(delete_folder, services.settings.store, str(layout.parts_folder(owner)))
     return _shown(row, status=uploads.CANCELLED)
 
 
@@ -170,18 +171,17 @@ def upload_id(text: str) -> UploadId:
     return UploadId(text)
 
 
-def _pending(conn: Connection, project: str, upload: UploadId, *, hold: bool = False) -> UploadRow:
-    """Returns an upload that accepts parts. Raises UploadEnded if the upload has ended or has expired."""
+def _pending(
+    conn: Connection, project: str, upload: UploadId, *, hold: bool = False, or_completed: bool = False
+) -> UploadRow:
+    """Returns an upload that accepts parts. Raises UploadEnded if the upload has ended or has expired.
+
+    With `or_completed`, the upload may also be complete, so that its completion can be repeated.
+    """
     row = uploads.get(conn, project, upload, hold=hold)
-    if (status := _status(row)) != uploads.PENDING:
+    if (status := _status(row)) not in (uploads.PENDING, uploads.COMPLETED if or_completed else None):
         raise _ended(row, status)
     return row
-
-
-def _completable(conn: Connection, project: str, upload: UploadId) -> UploadRow:
-    """Returns an upload that accepts parts, or that is complete, so that its completion can be repeated."""
-    row = uploads.get(conn, project, upload)
-    return row if row.status == uploads.COMPLETED else _pending(conn, project, upload)
 
 
 def _ended(row: UploadRow, status: str) -> UploadEnded:
@@ -221,11 +221,6 @@ async def _content(services: Services, part: UploadPartRow) -> AsyncIterator[byt
     with file:
         async for piece in in_threads(exactly(file, part.bytes, f"part {part.id}")):
             yield piece
-
-
-async def _remove_parts(services: Services, upload: UploadId) -> None:
-    """Deletes the files of the parts. Control deletes those that cannot be deleted now."""
-    await asyncio.to_thread(delete_folder, services.settings.store, str(layout.parts_folder(upload)))
 
 
 def _part_too_large() -> BodyTooLarge:

@@ -143,8 +143,8 @@ async def test_openais_client_receives_embeddings(api: Api, node: Node, form: st
 
 async def test_vectors_of_a_model_that_has_diverged_are_packed_like_others(api: Api, node: Node) -> None:
     job = await trained(api)
-    wanted = {"model": job, "input": "a", "encoding_format": "base64"}
-    asking = asyncio.create_task(api.client.post("/v1/embeddings", json=wanted))
+    body = {"model": job, "input": "a", "encoding_format": "base64"}
+    asking = asyncio.create_task(api.client.post("/v1/embeddings", json=body))
     request = await node.next_request(await session_of(node, job))
     await node.answer(request["id"], vectors=[["NaN", "-Infinity", 0.5]], prompt_tokens=1)
 

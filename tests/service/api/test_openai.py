@@ -73,8 +73,8 @@ async def uploaded(client: AsyncOpenAI, content: bytes | None = None, name: str 
 
 
 async def submitted(client: AsyncOpenAI, **changes: Any) -> FineTuningJob:
-    wanted: dict[str, Any] = {"model": BASE, "training_file": await uploaded(client), **changes}
-    return await client.fine_tuning.jobs.create(**wanted)
+    fields: dict[str, Any] = {"model": BASE, "training_file": await uploaded(client), **changes}
+    return await client.fine_tuning.jobs.create(**fields)
 
 
 def error_of(refused: pytest.ExceptionInfo[openai.APIStatusError]) -> tuple[int, str | None, str | None]:
@@ -122,10 +122,10 @@ async def test_a_file_with_a_wrong_line_is_refused_and_not_stored(client: AsyncO
 async def test_a_file_for_another_purpose_is_refused_by_name(
     client: AsyncOpenAI, changes: dict[str, Any], param: str
 ) -> None:
-    wanted: dict[str, Any] = {"name": "rows.jsonl", "purpose": "fine-tune", **changes}
+    fields: dict[str, Any] = {"name": "rows.jsonl", "purpose": "fine-tune", **changes}
 
     with pytest.raises(openai.BadRequestError) as refused:
-        await client.files.create(file=(wanted["name"], rows()), purpose=wanted["purpose"])
+        await client.files.create(file=(fields["name"], rows()), purpose=fields["purpose"])
 
     assert refused.value.param == param
 
@@ -589,9 +589,9 @@ async def test_an_upload_whose_parts_do_not_make_the_file_is_refused(
         "other_content": {"part_ids": [first.id, last.id], "md5": "0" * 32},
         "invalid_training_file": {"part_ids": [last.id, first.id]},
     }
-    for code, wanted in refusals.items():
+    for code, completion in refusals.items():
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.uploads.complete(upload.id, **wanted)  # type: ignore[arg-type]
+            await client.uploads.complete(upload.id, **completion)  # type: ignore[arg-type]
         assert refused.value.code == code
     with pytest.raises(openai.BadRequestError) as too_much:
         await client.uploads.parts.create(upload.id, data=b"too much")
@@ -634,13 +634,13 @@ async def test_preferences_are_trained_with_dpo(api: Api, client: AsyncOpenAI) -
 async def test_a_python_grader_becomes_a_bundle_with_a_reward(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, code="on")
     client = client_of(api)
-    wanted: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": "models://tiny",
         "training_file": await uploaded(client, json.dumps(PROMPT).encode()),
         "method": {"type": "reinforcement", "reinforcement": {"grader": GRADER}},
     }
 
-    made = await client.fine_tuning.jobs.create(**wanted)
+    made = await client.fine_tuning.jobs.create(**fields)
 
     spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
     files = (await api.client.get(f"/bundles/{spec['code']['bundle']}")).json()["files"]
@@ -651,9 +651,9 @@ async def test_a_python_grader_becomes_a_bundle_with_a_reward(serve: Serve, sqli
     assert made.method
     assert made.method.reinforcement
     assert made.method.reinforcement.grader.name == "exact"
-    wanted["method"]["reinforcement"]["grader"] = {**GRADER, "source": "def score(sample, item): ..."}
+    fields["method"]["reinforcement"]["grader"] = {**GRADER, "source": "def score(sample, item): ..."}
     with pytest.raises(openai.BadRequestError, match="grade") as refused:
-        await client.fine_tuning.jobs.create(**wanted)
+        await client.fine_tuning.jobs.create(**fields)
     assert refused.value.param == "method.reinforcement.grader.source"
 
 
