@@ -37,11 +37,6 @@ def _checkpoint(event: Event) -> str:
     return f"checkpoint of step {event.step} {data.get('status')}{best_text}{message}"
 
 
-def _do(event: Event) -> str:
-    step_text = f"step {event.step}  " if event.step is not None else ""
-    return f"{step_text}{_message(event)}"
-
-
 def _message(event: Event) -> str:
     return str(event.data.get("message") or event.data)
 
@@ -51,7 +46,7 @@ _WRITERS: dict[str, Callable[[Event], str]] = {
     "log": _metrics,
     "eval": _metrics,
     "checkpoint": _checkpoint,
-    "do": _do,
+    "do": lambda event: ("" if event.step is None else f"step {event.step}  ") + _message(event),
     "note": _message,
     "line": lambda event: f"| {event.data.get('text')}".rstrip(),
     "gap": lambda event: f"events are missing here: {_message(event)}",

@@ -81,7 +81,10 @@ def add_verbs(verbs: Verbs) -> None:
 def run_checkpoints(options: Options) -> int:
     job_checkpoints = client_of(options).jobs.get(options.job).checkpoints
     if options.delete:
-        return _delete(job_checkpoints.get(options.delete), options)
+        checkpoint = job_checkpoints.get(options.delete)
+        freed_bytes = checkpoint.delete()
+        value = {"id": checkpoint.id, "frees_bytes": freed_bytes}
+        return print_result(options, value, f"{checkpoint.id} will be deleted, which frees {size(freed_bytes)}")
     if options.pin:
         checkpoints: Sequence[SavedCheckpoint] = [job_checkpoints.get(options.pin).pin()]
     elif options.unpin:
@@ -104,12 +107,6 @@ def _checkpoint_row(checkpoint: SavedCheckpoint) -> tuple[object, ...]:
         size(checkpoint.bytes),
         age(checkpoint.created_at),
     )
-
-
-def _delete(checkpoint: SavedCheckpoint, options: Options) -> int:
-    freed_bytes = checkpoint.delete()
-    value = {"id": checkpoint.id, "frees_bytes": freed_bytes}
-    return print_result(options, value, f"{checkpoint.id} will be deleted, which frees {size(freed_bytes)}")
 
 
 def run_download(options: Options) -> int:

@@ -121,10 +121,7 @@ def run_events(options: Options) -> int:
         if options.json:
             print_json(event)
         else:
-            text = f"{event.no:>6}  {event.at}  {event.kind:<10}  {line_of(event) or _other_fields(event)}"
+            fields = "  ".join(f"{name} {number(value)}" for name, value in event.data.items() if value is not None)
+            text = f"{event.no:>6}  {event.at}  {event.kind:<10}  {line_of(event) or fields}"
             print_wrapped(text, indent=8, flush=options.follow)
     return 0
-
-
-def _other_fields(event: Event) -> str:
-    return "  ".join(f"{name} {number(value)}" for name, value in event.data.items() if value is not None)

@@ -14,7 +14,7 @@ from pydantic import RootModel
 from footplate.contract.events import Event
 from footplate.sdk.blocking import Blocking, Bundles, Files, Jobs, Keys, Webhooks, waits, yields
 from footplate.sdk.bundles import AsyncBundles
-from footplate.sdk.follow import follow
+from footplate.sdk.follow import comma_separated, follow
 from footplate.sdk.follow_many import EventPositions, HasId
 from footplate.sdk.jobs import AsyncJobs, JobView
 from footplate.sdk.keys import AsyncKeys
@@ -68,8 +68,10 @@ class Operations:
         The jobs are those in `jobs`, and those that match the filters now or later. Each job's events come once and in
         order. Without filters, the stream ends when all `jobs` have ended.
         """
-        positions = EventPositions.of(jobs, tag=tag, state=state, kinds=kinds, max_hz=max_hz, patience=self._patience)
-        return follow(self._wire, "/stream", positions)
+        cursors = {job if isinstance(job, str) else job.id: 0 for job in jobs or ()}
+        filters = {"tag": tag, "state": comma_separated(state), "kinds": comma_separated(kinds), "max_hz": max_hz}
+        follows_more = jobs is None or tag is not None or state is not None
+        return follow(self._wire, "/stream", EventPositions(cursors, filters, follows_more, self._patience))
 
     async def compare(
         self,

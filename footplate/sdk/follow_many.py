@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from footplate.contract.events import Event
-from footplate.sdk.follow import SILENCE_SECONDS, comma_separated, read_event
+from footplate.sdk.follow import SILENCE_SECONDS, read_event
 
 MOST_NAMED = 150
 """The number of jobs whose positions fit into an address. If there are more, those with the most events are named.
@@ -27,30 +27,13 @@ class EventPositions:
     cursors: dict[str, int]
     """The last `no` of each job that has not ended."""
     filters: dict[str, Any]
-    """The filters, as query parameters."""
+    """The filters, as query parameters. A filter that is None is not sent."""
     follows_more: bool
     """True if jobs can join by a filter, so that the stream has no end."""
     patience: float = 600.0
     since: str | None = None
     end: str | None = None
     ended: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        jobs: Collection[str | HasId] | None,
-        *,
-        tag: str | None,
-        state: str | Collection[str] | None,
-        kinds: str | Collection[str] | None,
-        max_hz: int | None,
-        patience: float,
-    ) -> EventPositions:
-        cursors = {job if isinstance(job, str) else job.id: 0 for job in jobs or ()}
-        filters = {
-            "tag": tag, "state": comma_separated(state), "kinds": comma_separated(kinds), "max_hz": max_hz
-        }  # fmt: skip
-        return cls(cursors, filters, jobs is None or tag is not None or state is not None, patience)
 
     @property
     def seconds_to_read(self) -> float:

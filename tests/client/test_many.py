@@ -27,7 +27,7 @@ def answer(*frames: dict[str, object]) -> FakeAnswer:
 
 
 def positions(*jobs: str, tag: str | None = None) -> EventPositions:
-    return EventPositions.of(jobs or None, tag=tag, state=None, kinds=None, max_hz=None, patience=600.0)
+    return EventPositions(dict.fromkeys(jobs, 0), {"tag": tag}, follows_more=tag is not None)
 
 
 EventNumbers = list[tuple[str, int]]
