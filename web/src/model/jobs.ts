@@ -121,9 +121,9 @@ export async function loadMore(everything = false): Promise<void> {
   }
 }
 
-/** Asks for one job. Returns null for one that was deleted here. */
-export async function refreshJob(id: string): Promise<Job | null> {
-  if (deleted.has(id)) return null;
+/** Asks for one job. A job that was deleted here is not asked for, as if the service had answered that there is none. */
+export async function refreshJob(id: string): Promise<Job> {
+  if (deleted.has(id)) throw new ApiError(404, "not_found", `job ${id} was deleted`, [], null);
   const job = await request<Job>(jobPath(id), { isPulse: true });
   keep([job]);
   return job;
