@@ -358,14 +358,14 @@ def served_encoder(checkpoint: Path) -> dict[str, Any]:
     texts, exported = ["the cat sat", "a dog ran on the log"], FOLDER / "exported-encoder"
     with served(FOLDER, {"model": {"use": "st/encoder", "args": {"path": "models://encoder"}}}) as session:
         before = session.ask("embed", inputs=texts)["vectors"]
-        StartingPoint(str(checkpoint), weights_only=True).load(session.loaded.trainer, print)
+        StartingPoint(str(checkpoint), weights_only=True).load(session.model.trainer, print)
         answer = session.ask("embed", inputs=texts)
         refused = [
             session.refusal("embed", inputs=["cat " * 33])["code"],
             session.refusal("embed", inputs=[[1, 2]])["code"],
             session.refusal("predict", inputs=texts, parameters={})["code"],
         ]
-        session.loaded.trainer.save_model(str(exported))
+        session.model.trainer.save_model(str(exported))
     by_library = [
         SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
         for folder in (checkpoint, exported)

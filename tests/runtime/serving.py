@@ -28,7 +28,7 @@ class ServedModel:
     """A serving session, with the supervisor's end of its socket."""
 
     def __init__(self, stream: socket.socket, session: Session, thread: threading.Thread) -> None:
-        self.session, self.loaded, self.thread = session, session.loaded, thread
+        self.session, self.model, self.thread = session, session.model, thread
         self._stream, self._file = stream, stream.makefile("rb")
         self._count = 0
 

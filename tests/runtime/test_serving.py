@@ -47,11 +47,11 @@ def gpt(folder: Path) -> Iterator[ServedModel]:
 
 def generated_alone(model: ServedModel, prompt: str, tokens: int) -> str:
     """Returns the text that `generate` gives for one prompt in a batch of its own."""
-    tokenizer, loaded = model.loaded.tokenizer, model.loaded.model
+    tokenizer, prepared = model.model.tokenizer, model.model.prepared
     inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=True)["input_ids"]
     if int(inputs[0, -1]) == tokenizer.eos_token_id:
         inputs = inputs[:, :-1]
-    made = loaded.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=tokens, do_sample=False,
+    made = prepared.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=tokens, do_sample=False,
                            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)  # fmt: skip
     return str(tokenizer.decode(made[0, inputs.shape[1] :], skip_special_tokens=True))
 
@@ -65,7 +65,7 @@ def test_a_model_without_a_processor_returns_its_raw_outputs_for_rows(folder: Pa
         refused = model.refusal("predict", inputs=[{"y": [1.0]}], parameters={})
         silent = model.refusal("complete", prompts=["the film"], max_tokens=2, **GREEDY)
 
-        expected = model.loaded.model(x=rows)["logits"]
+        expected = model.model.prepared(x=rows)["logits"]
     assert torch.tensor([row["output"] for row in results]).allclose(expected)
     assert whole[0] == whole[1], "a whole number in JSON is accepted as a float"
     assert (refused["code"], silent["code"]) == ("cannot_answer", "not_a_language_model")
@@ -116,7 +116,7 @@ def test_prompts_whose_answers_do_not_fit_into_the_context_together_are_all_answ
     long = "the story is moving and the cast " * 7
     answers = gpt.predict("the film is", long)
 
-    room = 64 - len(gpt.loaded.tokenizer(long, add_special_tokens=False)["input_ids"])
+    room = 64 - len(gpt.model.tokenizer(long, add_special_tokens=False)["input_ids"])
     assert 0 < room < 40
     assert answers[0]["text"] == generated_alone(gpt, "the film is", 40)
     assert answers[1]["text"] == generated_alone(gpt, long, answers[1]["tokens"])
@@ -180,7 +180,7 @@ def test_a_row_with_an_id_that_the_model_lacks_does_not_reach_the_model(folder: 
     row = {"input_ids": [2, 3], "attention_mask": [1, 1], "token_type_ids": [0, 1]}
     with served(folder, spec) as model:
         [answer] = model.predict(row)
-        model.loaded.model.register_forward_pre_hook(fail)
+        model.model.prepared.register_forward_pre_hook(fail)
         refused = model.refusal("predict", inputs=[{**row, **wrong}], parameters={})
 
     assert answer["scores"]
@@ -190,12 +190,12 @@ def test_a_row_with_an_id_that_the_model_lacks_does_not_reach_the_model(folder: 
 
 def test_a_padding_token_that_the_model_lacks_is_not_given_to_the_model(folder: Path) -> None:
     with served(folder, GPT, max_batch=4, max_tokens=40) as model:
-        prompts, missing = [[5], [6, 7, 8]], model.loaded.tokenizer.convert_tokens_to_ids("y")
-        model.loaded.base.resize_token_embeddings(missing)
+        prompts, missing = [[5], [6, 7, 8]], model.model.tokenizer.convert_tokens_to_ids("y")
+        model.model.base.resize_token_embeddings(missing)
         before = model.ask("embed", inputs=prompts)["vectors"]
-        model.loaded.tokenizer.pad_token = "y"
+        model.model.tokenizer.pad_token = "y"
 
-        assert model.loaded.tokenizer.pad_token_id == missing
+        assert model.model.tokenizer.pad_token_id == missing
         assert torch.tensor(model.ask("embed", inputs=prompts)["vectors"]).allclose(torch.tensor(before))
         assert len(model.ask("complete", prompts=prompts, max_tokens=4, **GREEDY)["choices"]) == 2
 
@@ -205,7 +205,7 @@ def test_a_session_whose_gpu_has_failed_ends(folder: Path) -> None:
         raise torch.AcceleratorError("CUDA error: device-side assert triggered")
 
     with served(folder, {"model": "toy/mlp"}) as model:
-        model.loaded.model.register_forward_pre_hook(fail)
+        model.model.prepared.register_forward_pre_hook(fail)
         refused = model.refusal("predict", inputs=[{"x": [0.0] * 8}], parameters={})
         model.thread.join(300)
 
@@ -240,11 +240,11 @@ def test_a_stop_text_ends_the_answer_and_is_not_streamed(gpt: ServedModel) -> No
 def test_log_probabilities_of_a_completion_equal_those_of_the_model(gpt: ServedModel) -> None:
     wanted = {"prompts": ["the film is"], "max_tokens": 6, "top_logprobs": 2, **GREEDY}
     [choice] = gpt.ask("complete", **wanted)["choices"]
-    tokenizer = gpt.loaded.tokenizer
+    tokenizer = gpt.model.tokenizer
     prompt = tokenizer("the film is", return_tensors="pt")["input_ids"]
     prompt = prompt[:, :-1] if int(prompt[0, -1]) == tokenizer.eos_token_id else prompt
     with torch.inference_mode():
-        first = torch.log_softmax(gpt.loaded.model(prompt).logits[0, -1], dim=-1)
+        first = torch.log_softmax(gpt.model.prepared(prompt).logits[0, -1], dim=-1)
     values, tokens = first.topk(2)
 
     top = choice["logprobs"][0]["top"]
@@ -272,7 +272,7 @@ def test_last_tokens_without_a_text_have_their_log_probabilities(gpt: ServedMode
     wanted = {"prompts": ["a"], "top_logprobs": 0, **GREEDY}
     [longer] = gpt.ask("complete", max_tokens=20, **wanted)["choices"]
     words = [entry["token"].strip() for entry in longer["logprobs"]]
-    special = next(at for at, word in enumerate(words) if word in gpt.loaded.tokenizer.all_special_tokens)
+    special = next(at for at, word in enumerate(words) if word in gpt.model.tokenizer.all_special_tokens)
 
     [choice] = gpt.ask("complete", max_tokens=special + 1, **wanted)["choices"]
     gpt.send("complete", max_tokens=special + 1, **{**wanted, "stream": True})
@@ -339,7 +339,7 @@ def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> No
     messages = [{"role": "user", "content": "the film is"}]
     answer = gpt.ask("complete", messages=messages, max_tokens=5, **GREEDY)
 
-    tokens = gpt.loaded.tokenizer("the film is ", add_special_tokens=False)["input_ids"]
+    tokens = gpt.model.tokenizer("the film is ", add_special_tokens=False)["input_ids"]
     assert answer["prompt_tokens"] == len(tokens)
     [predicted] = gpt.predict({"messages": messages}, max_tokens=5)
     assert predicted["text"] == answer["choices"][0]["text"]
@@ -358,16 +358,16 @@ def test_an_answer_ends_at_the_token_that_the_chat_template_writes_after_an_answ
     template = "{% for m in messages %}{{ m['content'] }}[CLS]{% endfor %}"
     processor = {"use": "hf/tokenizer", "args": {"path": "models://tokenizer", "chat_template": template}}
     with served(folder, {**GPT, "processor": processor}) as model:
-        end = model.loaded.tokenizer.convert_tokens_to_ids("[CLS]")
+        end = model.model.tokenizer.convert_tokens_to_ids("[CLS]")
 
         def prefer(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
             return logits + 1e4 * torch.nn.functional.one_hot(torch.tensor(end), logits.shape[-1])
 
-        model.loaded.base.lm_head.register_forward_hook(prefer)
+        model.model.base.lm_head.register_forward_hook(prefer)
         messages = [{"role": "user", "content": "the film is"}]
         [choice] = model.ask("complete", messages=messages, max_tokens=5, **GREEDY)["choices"]
 
-        assert end != model.loaded.tokenizer.eos_token_id
+        assert end != model.model.tokenizer.eos_token_id
     assert (choice["finish_reason"], choice["tokens"]) == ("stop", 0)
 
 
@@ -395,7 +395,7 @@ def test_a_request_that_is_too_long_or_too_large_is_refused_with_its_code(
 def test_a_chat_with_a_token_that_the_model_lacks_is_refused_alone(folder: Path) -> None:
     with served(folder, GPT, max_batch=4) as model:
         # The build refuses a tokenizer with more tokens than the model. The ids of a tokenizer may have gaps.
-        model.loaded.base.resize_token_embeddings(model.loaded.tokenizer.convert_tokens_to_ids("y"))
+        model.model.base.resize_token_embeddings(model.model.tokenizer.convert_tokens_to_ids("y"))
         prompts = ["a", "y"]
         requests = [
             model.send("complete", messages=[{"role": "user", "content": prompt}], max_tokens=2, **GREEDY)
@@ -438,8 +438,8 @@ def test_a_withdrawn_request_of_many_inputs_ends_early(gpt: ServedModel, work: s
         until(lambda: gpt.session.is_withdrawn(request), within=60, what="the session reads the withdrawal")
 
     sent, forwards = threading.Event(), list[bool]()
-    count = gpt.loaded.model.register_forward_pre_hook(lambda *args: forwards.append(sent.wait(60)))
-    hook = gpt.loaded.model.register_forward_pre_hook(leave)
+    count = gpt.model.prepared.register_forward_pre_hook(lambda *args: forwards.append(sent.wait(60)))
+    hook = gpt.model.prepared.register_forward_pre_hook(leave)
     parameters = {"temperature": 0.0, "top_p": 1.0, "max_tokens": 40}
     request = gpt.send(work, inputs=["the film is"] * 12, parameters=parameters)
     sent.set()
@@ -460,7 +460,7 @@ def test_the_embedding_of_a_text_does_not_depend_on_its_batch(gpt: ServedModel) 
 
 def test_several_adapters_answer_from_one_loaded_base(folder: Path, gpt: ServedModel) -> None:
     base, lora = folder / "base", {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}
-    gpt.loaded.model.save_pretrained(base)
+    gpt.model.prepared.save_pretrained(base)
     spec = {**GPT, "model": {"use": "hf/causal-lm", "args": {"path": "models://base", "peft": lora}}}
     asked: dict[str, Any] = {"prompts": ["the film is"], "max_tokens": 8, **GREEDY}
     offers, expected = [], []
@@ -485,11 +485,11 @@ def trained_adapter(folder: Path, model: dict[str, Any], seed: int, asked: dict[
     """Saves random adapters as a checkpoint. Returns its offer, and the answer of a session with these adapters."""
     with served(folder, {**GPT, "model": {"use": "hf/causal-lm", "args": model}}) as own:
         generator = torch.Generator().manual_seed(seed)
-        for name, weights in own.loaded.model.named_parameters():
+        for name, weights in own.model.prepared.named_parameters():
             if "lora_" in name:
                 weights.data = torch.randn(weights.shape, generator=generator)
         parent = folder / "jobs" / f"adapter-{seed}"
-        saved = commit(parent, 1, lambda place: own.loaded.trainer.save_model(str(place)), {})
+        saved = commit(parent, 1, lambda place: own.model.trainer.save_model(str(place)), {})
         text = own.ask("complete", **asked)["choices"][0]["text"]
     path = str(saved.path.relative_to(folder))
     return AdapterOffer(id=f"ckpt_{seed}", path=path, manifest_sha256=saved.manifest_sha256), text

@@ -46,7 +46,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.system import bring_to_schema
 
 
-class Line:
+class Worker:
     """A worker's connection to control over Redis, with methods that read SQL for the tests."""
 
     def __init__(self, control: Control, db: Database, settings: ServiceSettings, server: RedisServer) -> None:
@@ -146,12 +146,12 @@ def _event(seq: int, last: int | None) -> dict[str, Any]:
     return event.model_dump(mode="json")
 
 
-short_lease = pytest.mark.parametrize("line", [5], indirect=True, ids=["lease of 5 s"])
+short_lease = pytest.mark.parametrize("worker", [5], indirect=True, ids=["lease of 5 s"])
 """Other tests have a longer lease, because they send no heartbeats and may take longer on a busy machine."""
 
 
 @pytest.fixture
-async def line(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: Path) -> AsyncIterator[Line]:
+async def worker(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: Path) -> AsyncIterator[Worker]:
     settings = ServiceSettings(
         home=tmp_path,
         redis=redis.url,
@@ -166,7 +166,7 @@ async def line(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: Pat
     control = Control(db, settings, lambda changed: woken.append(set(changed)))
     running = asyncio.create_task(control.run())
     await until_async(lambda: control.is_active, within=10, what="control is active")
-    made = Line(control, db, settings, redis)
+    made = Worker(control, db, settings, redis)
     made.woken = woken
     yield made
     await control.close()
@@ -175,100 +175,100 @@ async def line(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: Pat
     made.redis.close()
 
 
-async def test_a_job_goes_through_dispatch_grant_and_events_to_its_end(line: Line) -> None:
-    grant = await line.start()
-    await line.send(grant, [1, 2, 3], last=3)
+async def test_a_job_goes_through_dispatch_grant_and_events_to_its_end(worker: Worker) -> None:
+    grant = await worker.start()
+    await worker.send(grant, [1, 2, 3], last=3)
 
-    reply = await line.await_reply(grant.claim)
+    reply = await worker.await_reply(grant.claim)
 
     assert isinstance(reply, AttemptReply)
     assert (reply.closed, reply.watermark) == (True, 3)
-    assert (await line.job(grant.job)).state is JobState.SUCCEEDED
-    assert line.watermark(grant) == 3
-    assert line.redis.xlen(keys.EVENTS) == 0
-    assert {grant.job} in line.woken
-    assert await line.db.read(attempts.open_sources) == []
-    assert (line.settings.artifacts_path / layout.PROBE).exists()
+    assert (await worker.job(grant.job)).state is JobState.SUCCEEDED
+    assert worker.watermark(grant) == 3
+    assert worker.redis.xlen(keys.EVENTS) == 0
+    assert {grant.job} in worker.woken
+    assert await worker.db.read(attempts.open_sources) == []
+    assert (worker.settings.artifacts_path / layout.PROBE).exists()
 
 
-async def test_the_count_of_unreadable_journals_follows_what_nodes_report(line: Line) -> None:
-    await line.node_beats(1, unreadable=2)
-    await line.node_beats(2, unreadable=1)
+async def test_the_count_of_unreadable_journals_follows_what_nodes_report(worker: Worker) -> None:
+    await worker.node_beats(1, unreadable=2)
+    await worker.node_beats(2, unreadable=1)
 
-    assert line.control.counts.journals_unreadable == 1
+    assert worker.control.counts.journals_unreadable == 1
 
 
-async def test_an_unanswered_start_message_is_sent_again(line: Line) -> None:
-    await line.node_beats()
-    await line.submit()
+async def test_an_unanswered_start_message_is_sent_again(worker: Worker) -> None:
+    await worker.node_beats()
+    await worker.submit()
 
-    first, second = await line.start_message(), await line.start_message()
+    first, second = await worker.start_message(), await worker.start_message()
 
     assert first == second
 
 
-async def test_a_session_is_notified_that_a_job_waits_for_its_slot(line: Line) -> None:
-    session = await line.start(data={}, resume_from={"path": "models://a", "mode": "weights"}, serve={})
-    await line.send(session, [1])
-    await until_async(lambda: line.running(session.job), what="the session runs")
+async def test_a_session_is_notified_that_a_job_waits_for_its_slot(worker: Worker) -> None:
+    session = await worker.start(data={}, resume_from={"path": "models://a", "mode": "weights"}, serve={})
+    await worker.send(session, [1])
+    await until_async(lambda: worker.running(session.job), what="the session runs")
     for _ in range(2):
-        await line.submit()
+        await worker.submit()
 
-    assert await line.pop(keys.serving_withdrawn(session.job)) == SLOT_WANTED.encode()
+    assert await worker.pop(keys.serving_withdrawn(session.job)) == SLOT_WANTED.encode()
 
 
-async def test_a_cancel_reaches_the_worker_before_its_next_heartbeat(line: Line) -> None:
-    grant = await line.start()
-    await line.send(grant, [1])
-    await line.db.write(lambda conn: cancel(conn, "default", grant.job, "graceful", now_ms()))  # type: ignore[arg-type]
-    line.control.wake()
+async def test_a_cancel_reaches_the_worker_before_its_next_heartbeat(worker: Worker) -> None:
+    grant = await worker.start()
+    await worker.send(grant, [1])
+    await worker.db.write(lambda conn: cancel(conn, "default", grant.job, "graceful", now_ms()))  # type: ignore[arg-type]
+    worker.control.wake()
 
-    reply = await line.await_reply(grant.claim)
+    reply = await worker.await_reply(grant.claim)
 
     assert reply.stop is not None
     assert (reply.stop.because, reply.stop.mode) == ("cancel", "graceful")
 
 
 @short_lease
-async def test_a_silent_attempt_is_lost_and_started_again(line: Line) -> None:
-    grant = await line.start()
-    await line.send(grant, [1])
+async def test_a_silent_attempt_is_lost_and_started_again(worker: Worker) -> None:
+    grant = await worker.start()
+    await worker.send(grant, [1])
 
     numbers = iter(range(2, 1000))
 
     async def is_back() -> bool:
-        await line.node_beats(next(numbers))
-        return (await line.job(grant.job)).attempt == 2
+        await worker.node_beats(next(numbers))
+        return (await worker.job(grant.job)).attempt == 2
 
     await until_async(is_back, within=20, what="the second attempt")
-    assert line.control.counts.attempts_lost == 1
-    assert +line.control.counts.retries == Counter(node_lost=1)
-    assert not +line.control.counts.jobs_failed
+    assert worker.control.counts.attempts_lost == 1
+    assert +worker.control.counts.retries == Counter(node_lost=1)
+    assert not +worker.control.counts.jobs_failed
 
 
-async def test_a_job_that_fails_is_counted_with_its_reason(line: Line) -> None:
-    grant = await line.start()
+async def test_a_job_that_fails_is_counted_with_its_reason(worker: Worker) -> None:
+    grant = await worker.start()
     end = make_worker_event(1, kind=Kind.DONE, data={"ending": "failed", "reason": "oom"})
     batch = EventBatch(
         job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, source=0, events=[end.model_dump(mode="json")]
     )
-    await asyncio.to_thread(line.redis.xadd, keys.EVENTS, {"batch": batch.model_dump_json()})
+    await asyncio.to_thread(worker.redis.xadd, keys.EVENTS, {"batch": batch.model_dump_json()})
 
-    await until_async(lambda: +line.control.counts.jobs_failed, within=10, what="the failure is counted")
-    assert +line.control.counts.jobs_failed == Counter(oom=1)
+    await until_async(lambda: +worker.control.counts.jobs_failed, within=10, what="the failure is counted")
+    assert +worker.control.counts.jobs_failed == Counter(oom=1)
 
 
-async def test_unreadable_messages_do_not_delay_others(line: Line) -> None:
+async def test_unreadable_messages_do_not_delay_others(worker: Worker) -> None:
     for nonsense in (b"", b"{}", b"\xff\xfe", b'{"type":"claim"}', b"[" * 5000):
-        line.redis.rpush(keys.INBOX, nonsense)
-        line.redis.xadd(keys.EVENTS, {"batch": nonsense})
-    line.redis.xadd(keys.EVENTS, {"other": b"x"})
+        worker.redis.rpush(keys.INBOX, nonsense)
+        worker.redis.xadd(keys.EVENTS, {"batch": nonsense})
+    worker.redis.xadd(keys.EVENTS, {"other": b"x"})
 
-    grant = await line.start()
-    await line.send(grant, [1, 2], last=2)
+    grant = await worker.start()
+    await worker.send(grant, [1, 2], last=2)
 
-    assert (await line.await_reply(grant.claim)).closed
-    assert len(await line.db.read(events.dead)) == 6
+    assert (await worker.await_reply(grant.claim)).closed
+    assert len(await worker.db.read(events.dead)) == 6
 
 
 def _invalid_events(grant: Grant) -> dict[str, dict[str, Any]]:
@@ -298,35 +298,35 @@ def _invalid_events(grant: Grant) -> dict[str, dict[str, Any]]:
         "a lone surrogate",
     ],
 )
-async def test_an_event_that_cannot_be_stored_does_not_delay_other_events(line: Line, poison: str) -> None:
-    bad, good = await line.start(), await line.start()
-    entry = json.loads(line.entry(bad, [1, 2, 3], last=3))
+async def test_an_event_that_cannot_be_stored_does_not_delay_other_events(worker: Worker, poison: str) -> None:
+    bad, good = await worker.start(), await worker.start()
+    entry = json.loads(worker.entry(bad, [1, 2, 3], last=3))
     entry["events"][1] = _invalid_events(bad)[poison]
-    line.redis.xadd(keys.EVENTS, {"batch": json.dumps(entry).encode()})
-    await line.send(good, [1, 2, 3], last=3)
+    worker.redis.xadd(keys.EVENTS, {"batch": json.dumps(entry).encode()})
+    await worker.send(good, [1, 2, 3], last=3)
 
     for grant in (good, bad):
-        reply = await line.await_reply(grant.claim)
+        reply = await worker.await_reply(grant.claim)
         assert isinstance(reply, AttemptReply)
         assert (reply.closed, reply.watermark) == (True, 3)
-        assert (await line.job(grant.job)).state is JobState.SUCCEEDED
-    assert line.redis.xlen(keys.EVENTS) == 0
-    assert await line.db.read(events.dead)
+        assert (await worker.job(grant.job)).state is JobState.SUCCEEDED
+    assert worker.redis.xlen(keys.EVENTS) == 0
+    assert await worker.db.read(events.dead)
 
 
-async def test_a_message_that_fails_does_not_affect_the_messages_beside_it(line: Line) -> None:
-    await line.node_beats()
-    await line.submit()
-    claim = Claim(claim=new_claim_id(), node=line.node, boot=line.boot, **await line.start_message())
+async def test_a_message_that_fails_does_not_affect_the_messages_beside_it(worker: Worker) -> None:
+    await worker.node_beats()
+    await worker.submit()
+    claim = Claim(claim=new_claim_id(), node=worker.node, boot=worker.boot, **await worker.start_message())
     endless = NodeBeat(node=new_node_id(), boot="b", number=1, name="n", slots=10**30)
 
-    line.redis.rpush(keys.INBOX, endless.model_dump_json(), claim.model_dump_json(), endless.model_dump_json())
+    worker.redis.rpush(keys.INBOX, endless.model_dump_json(), claim.model_dump_json(), endless.model_dump_json())
 
-    assert isinstance(await line.await_reply(claim.claim), Grant)
+    assert isinstance(await worker.await_reply(claim.claim), Grant)
 
 
 async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
-    line: Line, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library may swallow a cancellation that comes at the same moment as its own timeout."""
     swallowed = asyncio.Event()
@@ -338,15 +338,15 @@ async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
             swallowed.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(line.control, "_duties", (*DUTIES, Duty(stubborn)))
+    monkeypatch.setattr(worker.control, "_duties", (*DUTIES, Duty(stubborn)))
     for _ in range(2):
-        await restart_control(line)
+        await restart_control(worker)
 
     assert swallowed.is_set()
 
 
 async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
-    line: Line, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A closing control does not sleep, so such a duty could run again and again and block everything else."""
     tries = 0
@@ -363,21 +363,21 @@ async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
         asked.set()
         return answered.wait(300)
 
-    monkeypatch.setattr(line.control, "_duties", (*DUTIES, Duty(refuses)))
-    await restart_control(line)
-    monkeypatch.setattr(line.control._lock, "is_held", slow)
+    monkeypatch.setattr(worker.control, "_duties", (*DUTIES, Duty(refuses)))
+    await restart_control(worker)
+    monkeypatch.setattr(worker.control._lock, "is_held", slow)
     await until_async(asked.is_set, within=10, what="control checks its lock")
 
-    await line.control.close()
+    await worker.control.close()
     answered.set()
-    await until_async(lambda: not line.control.is_active, within=10, what="control has closed")
+    await until_async(lambda: not worker.control.is_active, within=10, what="control has closed")
     assert tries < 1000
 
 
-async def restart_control(line: Line) -> None:
-    other = control_lock(line.settings.database_url)
-    line.control._lock.release()
+async def restart_control(worker: Worker) -> None:
+    other = control_lock(worker.settings.database_url)
+    worker.control._lock.release()
     assert other.try_take()
-    await until_async(lambda: not line.control.is_active, within=10, what="control finds that its lock is gone")
+    await until_async(lambda: not worker.control.is_active, within=10, what="control finds that its lock is gone")
     other.release()
-    await until_async(lambda: line.control.is_active, within=10, what="control is active again")
+    await until_async(lambda: worker.control.is_active, within=10, what="control is active again")

@@ -22,7 +22,7 @@ from tests.trainer.test_changing import a_trainer, codec
 from worker.attempt.training_processes import Training
 
 
-class Line:
+class Supervisor:
     """The supervisor's end of a training process, which sends commands and reads events."""
 
     def __init__(self) -> None:
@@ -45,12 +45,12 @@ class Line:
 
 
 @pytest.fixture
-def new_line() -> Iterator[Callable[[], Line]]:
-    """Yields a function that makes a line, because each attempt has a line of its own."""
-    made: list[Line] = []
+def new_supervisor() -> Iterator[Callable[[], Supervisor]]:
+    """Yields a function that makes a supervisor, because each attempt has a supervisor of its own."""
+    made: list[Supervisor] = []
 
-    def make() -> Line:
-        made.append(Line())
+    def make() -> Supervisor:
+        made.append(Supervisor())
         return made[-1]
 
     yield make
@@ -59,29 +59,29 @@ def new_line() -> Iterator[Callable[[], Line]]:
 
 
 @pytest.fixture
-def line(new_line: Callable[[], Line]) -> Line:
-    return new_line()
+def supervisor(new_supervisor: Callable[[], Supervisor]) -> Supervisor:
+    return new_supervisor()
 
 
 class SendAtStep(TrainerCallback):
     """Sends commands at the start of one step."""
 
-    def __init__(self, line: Line, step: int, *commands: Command) -> None:
-        self.line, self.step, self.commands = line, step, commands
+    def __init__(self, supervisor: Supervisor, step: int, *commands: Command) -> None:
+        self.supervisor, self.step, self.commands = supervisor, step, commands
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step - 1:
             for command in self.commands:
-                self.line.training.send_command(command)
+                self.supervisor.training.send_command(command)
 
 
 def run(
-    folder: Path, line: Line, *callbacks: TrainerCallback, commands: Sequence[Command] = (), resume: Path | None = None,
-    **arguments: Any,
+    folder: Path, supervisor: Supervisor, *callbacks: TrainerCallback, commands: Sequence[Command] = (),
+    resume: Path | None = None, **arguments: Any,
 ) -> tuple[Fingerprint, Events]:  # fmt: skip
     events = Events()
     trainer = a_trainer(folder, events, *callbacks, **{"logging_steps": 1, **arguments})
-    live_commands = LiveCommands(line.event_socket, line.fd, commands)
+    live_commands = LiveCommands(supervisor.event_socket, supervisor.fd, commands)
     live_commands.run = FootplateRun(trainer)
     live_commands.begin(None if resume is None else str(resume))
     trainer.add_callback(live_commands)
@@ -89,17 +89,17 @@ def run(
     return fingerprint(trainer, events.losses), events
 
 
-def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, line: Line) -> None:
+def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, supervisor: Supervisor) -> None:
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4, "max_steps": 4}
-    own, by_itself = run(tmp_path / "own", line, **steps)
+    own, by_itself = run(tmp_path / "own", supervisor, **steps)
 
     command = Command(no=9, save=True, evaluate=True)
     never = {"eval_strategy": "no", "save_strategy": "no", "max_steps": 4}
-    asked, events = run(tmp_path / "asked", line, SendAtStep(line, 4, command), **never)
+    asked, events = run(tmp_path / "asked", supervisor, SendAtStep(supervisor, 4, command), **never)
 
     assert events.names == by_itself.names
     assert (asked, [checkpoint.step for checkpoint in events.checkpoints]) == (own, [4])
-    [message] = line.read_events()
+    [message] = supervisor.read_events()
     assert message["data"] == {
         "status": "done",
         "message": "saves a checkpoint; evaluates the model",
@@ -110,26 +110,26 @@ def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, li
     assert (message["kind"], message["step"]) == ("do", 4)
 
 
-def test_a_changed_rate_of_one_optimizer_is_reported_without_the_others(tmp_path: Path, line: Line) -> None:
+def test_a_changed_rate_of_one_optimizer_is_reported_without_the_others(tmp_path: Path, supervisor: Supervisor) -> None:
     command = Command(no=9, set={"learning_rate": {"aux": 1e-2}})
-    live_commands = LiveCommands(line.event_socket, line.fd, [])
-    trainer = codec(tmp_path, SendAtStep(line, 4, command), live_commands)
+    live_commands = LiveCommands(supervisor.event_socket, supervisor.fd, [])
+    trainer = codec(tmp_path, SendAtStep(supervisor, 4, command), live_commands)
     live_commands.run = FootplateRun(trainer)
     live_commands.begin(None)
 
     trainer.train()
 
-    [message] = line.read_events()
+    [message] = supervisor.read_events()
     assert message["data"]["message"] == "learning_rate.aux is 0.01, was 0.05"
 
 
 def test_changed_arguments_apply_to_later_attempts_bit_identically(
-    tmp_path: Path, new_line: Callable[[], Line]
+    tmp_path: Path, new_supervisor: Callable[[], Supervisor]
 ) -> None:
     """The run resumes from a checkpoint before the command, and from one after it."""
     command = Command(no=9, evaluate=True, set={"learning_rate": 4e-3, "max_steps": 16})
     evals = {"eval_strategy": "steps", "eval_steps": 5}
-    first, second, third = new_line(), new_line(), new_line()
+    first, second, third = new_supervisor(), new_supervisor(), new_supervisor()
     whole, _ = run(tmp_path, first, SendAtStep(first, 7, command), **evals)
     done = [command.model_copy(update={"step": 7})]
 
@@ -146,38 +146,40 @@ def test_changed_arguments_apply_to_later_attempts_bit_identically(
     assert "learning_rate 0.004, max_steps 16" in before["data"]["message"]
 
 
-def test_commands_left_by_an_attempt_run_after_the_first_step_of_the_next(tmp_path: Path, line: Line) -> None:
+def test_commands_left_by_an_attempt_run_after_the_first_step_of_the_next(
+    tmp_path: Path, supervisor: Supervisor
+) -> None:
     waiting = [Command(no=3, save=True), Command(no=4, set={"max_steps": 6})]
 
-    _, events = run(tmp_path, line, commands=waiting, save_strategy="no")
+    _, events = run(tmp_path, supervisor, commands=waiting, save_strategy="no")
 
     assert [checkpoint.step for checkpoint in events.checkpoints] == [1]
-    assert [(message["data"]["asked"], message["step"]) for message in line.read_events()] == [(3, 1), (4, 1)]
+    assert [(message["data"]["asked"], message["step"]) for message in supervisor.read_events()] == [(3, 1), (4, 1)]
     assert events.logs[-1]["step"] == 6
 
 
-def test_a_command_that_cannot_be_done_is_answered_with_the_reason(tmp_path: Path, line: Line) -> None:
+def test_a_command_that_cannot_be_done_is_answered_with_the_reason(tmp_path: Path, supervisor: Supervisor) -> None:
     late = Command(no=5, set={"max_steps": 2, "logging_steps": 2})
 
-    run(tmp_path, line, SendAtStep(line, 3, late), max_steps=4)
+    run(tmp_path, supervisor, SendAtStep(supervisor, 3, late), max_steps=4)
 
-    [message] = line.read_events()
+    [message] = supervisor.read_events()
     [(name, why)] = message["data"]["refused"].items()
     assert (name, "3" in why, "4" in why) == ("max_steps", True, True)
     assert message["data"]["set"] == {"logging_steps": {"from": 1, "to": 2}}
     assert message["data"]["message"].endswith(why)
 
 
-def test_a_half_written_command_is_read_once_it_is_complete(tmp_path: Path, line: Line) -> None:
-    live_commands = LiveCommands(line.event_socket, line.fd, [])
-    line.training.send_command(Command(no=1, save=True))
-    whole = line.training._command_bytes
-    line.training.send_command(Command(no=2, save=True))
-    line.training._stop_byte[COMMANDS_AT] = (whole + 5).to_bytes(8, "little")
+def test_a_half_written_command_is_read_once_it_is_complete(tmp_path: Path, supervisor: Supervisor) -> None:
+    live_commands = LiveCommands(supervisor.event_socket, supervisor.fd, [])
+    supervisor.training.send_command(Command(no=1, save=True))
+    whole = supervisor.training._command_bytes
+    supervisor.training.send_command(Command(no=2, save=True))
+    supervisor.training._stop_byte[COMMANDS_AT] = (whole + 5).to_bytes(8, "little")
 
     first = live_commands._receive()
-    line.training._stop_byte[COMMANDS_AT] = line.training._command_bytes.to_bytes(8, "little")
+    supervisor.training._stop_byte[COMMANDS_AT] = supervisor.training._command_bytes.to_bytes(8, "little")
 
     assert [command.no for command in first] == [1]
     assert [command.no for command in live_commands._receive()] == [2]
-    assert os.fstat(line.fd).st_size > 4096
+    assert os.fstat(supervisor.fd).st_size > 4096

@@ -9,30 +9,30 @@ from torch.nn.functional import normalize
 
 from footplate.components.st_trainers import is_encoder
 from footplate.contract.serving import ServingRequest
-from footplate.runtime.serving.loaded import CannotAnswer, LoadedModel
+from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
 from footplate.runtime.serving.texts import Clients
 
 
 class Embeddings:
     """Answers requests for embeddings with a loaded model."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
 
     def answer(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
-        if is_encoder(self._loaded.base):
+        if is_encoder(self._model.base):
             return self._encoded(request, clients)
-        tokenizer = self._loaded.require_tokenizer()
+        tokenizer = self._model.require_tokenizer()
         rows = [
             list(tokenizer(text)["input_ids"]) if isinstance(text, str) else text for text in request.body["inputs"]
         ]
         for row in rows:
             if not row:
                 raise CannotAnswer("an input is empty", hint="send texts with at least one token")
-            self._loaded.require_known(row)
-            self._loaded.require_room(len(row))
+            self._model.require_known(row)
+            self._model.require_room(len(row))
         vectors: list[list[float]] = []
-        size = self._loaded.limits.max_batch
+        size = self._model.limits.max_batch
         for start in range(0, len(rows), size):
             if clients.is_withdrawn(request.id):
                 break
@@ -42,7 +42,7 @@ class Embeddings:
 
     def _encoded(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
         """Returns the vectors of an encoder, with the pooling and the default prompt that belong to the model."""
-        encoder, texts = self._loaded.model, request.body["inputs"]
+        encoder, texts = self._model.prepared, request.body["inputs"]
         counts: list[int] = []
         for text in texts:
             if not isinstance(text, str):
@@ -52,9 +52,9 @@ class Embeddings:
                     hint="send the text itself",
                 )
             counts.append(self._count(encoder.prompts.get(encoder.default_prompt_name, "") + text))
-            self._loaded.require_room(counts[-1])
+            self._model.require_room(counts[-1])
         vectors: list[list[float]] = []
-        size = self._loaded.limits.max_batch
+        size = self._model.limits.max_batch
         for start in range(0, len(texts), size):
             if clients.is_withdrawn(request.id):
                 break
@@ -66,20 +66,20 @@ class Embeddings:
 
     def _count(self, text: str) -> int:
         """Returns the number of tokens of a text. An encoder with static vectors has a tokenizer without a call."""
-        tokenizer = self._loaded.base.tokenizer
+        tokenizer = self._model.base.tokenizer
         return len(tokenizer(text)["input_ids"] if callable(tokenizer) else tokenizer.encode(text).ids)
 
     def _vectors(self, rows: list[list[int]]) -> list[list[float]]:
-        batch = self._loaded.padded(rows, on_left=False)
-        model, config = self._loaded.model, self._loaded.config
+        batch = self._model.padded(rows, on_left=False)
+        model, config = self._model.prepared, self._model.config
         if config is None:
             raise CannotAnswer(
-                f"a {type(self._loaded.base).__name__} is not from transformers, so embeddings cannot be read from it",
+                f"a {type(self._model.base).__name__} is not from transformers, so embeddings cannot be read from it",
                 code="not_a_language_model",
                 hint="POST /jobs/{job}/predict answers with this model's own outputs",
             )
         if getattr(config, "is_encoder_decoder", False):
-            model = self._loaded.base.get_encoder()
+            model = self._model.base.get_encoder()
         with torch.inference_mode():
             hidden_states = model(**batch, output_hidden_states=True).hidden_states[-1].float()
         mask = batch["attention_mask"].unsqueeze(-1).float()

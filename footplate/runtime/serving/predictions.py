@@ -14,7 +14,7 @@ from footplate.contract.host.file_roots import Roots
 from footplate.contract.serving import ServingRequest
 from footplate.runtime.build import apply_maps
 from footplate.runtime.predictions import arrays_of
-from footplate.runtime.serving.loaded import CannotAnswer, LoadedModel
+from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
 from footplate.runtime.serving.rows import as_tensors, maps_for, prepared
 from footplate.runtime.serving.tasks import readable, task_of
 from footplate.runtime.serving.texts import Clients, GeneratedText, Texts
@@ -30,30 +30,30 @@ READS_ROWS = "hf/seq2seq"
 class Predictions:
     """Answers requests for predictions with a loaded model."""
 
-    def __init__(self, loaded: LoadedModel, texts: Texts, roots: Roots) -> None:
-        self._loaded, self._texts, self._roots = loaded, texts, roots
-        spec = loaded.spec
+    def __init__(self, model: LoadedModel, texts: Texts, roots: Roots) -> None:
+        self._model, self._texts, self._roots = model, texts, roots
+        spec = model.spec
         model_name = spec.model.use if spec.model is not None else ""
-        self._task = task_of(loaded.base, model_name)
+        self._task = task_of(model.base, model_name)
         self._generates = texts.can_generate
         self._reads_rows = model_name == READS_ROWS
         collator = spec.collator.use if spec.collator is not None else ""
         if self._task == "hf/masked-lm" or collator in MASKING:
-            loaded.trainer.data_collator = DataCollatorWithPadding(loaded.require_tokenizer())
+            model.trainer.data_collator = DataCollatorWithPadding(model.require_tokenizer())
         for component in spec.data.map:
             names = component.args.get("names")
             if component.use == "labels" and isinstance(names, list):
-                name_classes(loaded.config, [str(name) for name in names], {})
+                name_classes(model.config, [str(name) for name in names], {})
 
     def answer(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
-        inputs, limit = request.body["inputs"], self._loaded.limits.max_inputs
+        inputs, limit = request.body["inputs"], self._model.limits.max_inputs
         if len(inputs) > limit:
             raise CannotAnswer(
                 f"there are {len(inputs)} inputs, and this session takes at most {limit} at once",
                 code="too_many_inputs",
                 hint="send several requests",
             )
-        if is_encoder(self._loaded.base):
+        if is_encoder(self._model.base):
             raise CannotAnswer(
                 "an encoder of sentence-transformers turns texts into vectors, and predicts nothing",
                 code="not_predictable",
@@ -65,7 +65,7 @@ class Predictions:
             results = list(self._predicted(request, clients))
         except RuntimeError as error:
             # In JSON, 1 may mean an integer or the float 1.0. If the model refuses integers, it gets floats.
-            if "dtype" not in str(error) or self._loaded.spec.data.map:
+            if "dtype" not in str(error) or self._model.spec.data.map:
                 raise
             results = list(self._predicted(request, clients, as_floats=True))
         return {"predictions": results}
@@ -73,24 +73,24 @@ class Predictions:
     def _predicted(
         self, request: ServingRequest, clients: Clients, *, as_floats: bool = False
     ) -> Iterator[dict[str, Any]]:
-        trainer, model = self._loaded.trainer, self._loaded.model
+        trainer, model = self._model.trainer, self._model.prepared
         loader = trainer.get_test_dataloader(self._rows(request.body["inputs"], as_floats=as_floats))
         step = prediction_step(trainer, model, loss_only=False, ignore_keys=None)
         for batch in trainer._footplate.strategy.plain_loader(loader):
             if clients.is_withdrawn(request.id):
                 return
-            self._loaded.require_in_range(batch)
+            self._model.require_in_range(batch)
             outputs = _arrays("prediction", step(batch)[1])
             yield from self._results(outputs, _arrays("", {k: v for k, v in batch.items() if _is_tensor(v)}))
             clients.tick()
 
     def _rows(self, inputs: Any, *, as_floats: bool = False) -> Any:
-        rows = prepared(inputs, self._loaded.spec)
-        maps = maps_for(rows, self._loaded.spec)
+        rows = prepared(inputs, self._model.spec)
+        maps = maps_for(rows, self._model.spec)
         if not maps:
             return as_tensors(rows, as_floats=as_floats)
         return apply_maps(
-            rows, maps, self._loaded.spec, self._roots, processor=self._loaded.tokenizer, model=self._loaded.base
+            rows, maps, self._model.spec, self._roots, processor=self._model.tokenizer, model=self._model.base
         )
 
     def _results(self, outputs: dict[str, Any], batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -104,7 +104,7 @@ class Predictions:
                 for name, array in batch.items()
                 if array.ndim and len(array) > index
             }
-            yield readable(self._task, row, inputs, self._loaded.config, self._loaded.tokenizer)
+            yield readable(self._task, row, inputs, self._model.config, self._model.tokenizer)
 
     def _generated(self, request: ServingRequest, clients: Clients) -> Iterator[dict[str, Any]]:
         parameters = request.body["parameters"]
@@ -131,7 +131,7 @@ class Predictions:
             rows = self._rows(inputs)
             for index in range(len(rows)):
                 tokens = [int(token) for token in rows[index]["input_ids"]]
-                self._loaded.require_known(tokens)
+                self._model.require_known(tokens)
                 yield tokens, ()
             return
         for number, value in enumerate(inputs):

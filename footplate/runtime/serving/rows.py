@@ -9,7 +9,7 @@ import torch
 
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
-from footplate.runtime.serving.loaded import CannotAnswer
+from footplate.runtime.serving.loaded_model import CannotAnswer
 
 LABEL_ARGUMENTS = {"tokenize": "target", "tokenize-words": "labels"}
 """The argument of a map that names a column with labels. The map works without this argument."""

@@ -36,7 +36,7 @@ from footplate.contract.spec import JobSpec
 from footplate.runtime.build import Parts
 from footplate.runtime.emit import Emit
 from footplate.runtime.serving.embeddings import Embeddings
-from footplate.runtime.serving.loaded import CannotAnswer, LoadedModel
+from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
 from footplate.runtime.serving.predictions import Predictions
 from footplate.runtime.serving.shared_base import SharedBase
 from footplate.runtime.serving.texts import Texts
@@ -176,10 +176,10 @@ class Session:
         assert spec.serve is not None
         model = trainer._footplate.strategy.prepare_for_evaluation(trainer.model)
         model.eval()
-        self.loaded = LoadedModel(spec, spec.serve, trainer, model, parts.processor)
+        self.model = LoadedModel(spec, spec.serve, trainer, model, parts.processor)
         self._limits, self._emit, self._stream = spec.serve, emit, stream
-        self._base, self._texts = SharedBase(model, order.files), Texts(self.loaded)
-        predictions, embeddings = Predictions(self.loaded, self._texts, order.roots), Embeddings(self.loaded)
+        self._base, self._texts = SharedBase(model, order.files), Texts(self.model)
+        predictions, embeddings = Predictions(self.model, self._texts, order.roots), Embeddings(self.model)
         self._work: dict[Work, Callable[[Sequence[ServingRequest]], None]] = {
             Work.PREDICT: lambda batch: self._done(batch[0].id, predictions.answer(batch[0], self)),
             Work.EMBED: lambda batch: self._done(batch[0].id, embeddings.answer(batch[0], self)),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from footplate.contract.serving import AnswerPieceKind, ServingRequest
 from footplate.runtime.end_tokens import end_tokens
-from footplate.runtime.serving.loaded import CannotAnswer, LoadedModel
+from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
 from footplate.runtime.serving.token_text import REPLACEMENT, decoded, token_entry
 from footplate.runtime.serving.tool_calls import form_of_calls, read_calls
 
@@ -170,12 +170,12 @@ class Watch:
 class Texts:
     """Generates texts with a loaded language model."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
 
     @property
     def can_generate(self) -> bool:
-        can_generate = getattr(self._loaded.base, "can_generate", None)
+        can_generate = getattr(self._model.base, "can_generate", None)
         return callable(can_generate) and bool(can_generate())
 
     def answer(self, batch: Sequence[ServingRequest], clients: Clients) -> int:
@@ -185,7 +185,7 @@ class Texts:
         """
         if not self.can_generate:
             raise CannotAnswer(
-                f"a {type(self._loaded.base).__name__} does not generate text",
+                f"a {type(self._model.base).__name__} does not generate text",
                 code="not_a_language_model",
                 hint="POST /jobs/{job}/predict answers with this model's own outputs",
             )
@@ -219,25 +219,25 @@ class Texts:
             if temperature >= LOWEST_TEMPERATURE
             else {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
         )
-        context = None if self._is_encoder_decoder else self._loaded.context_length
+        context = None if self._is_encoder_decoder else self._model.context_length
         # The requests after a seeded one draw as if it had not come. By default, the states of all GPUs are copied.
-        device = self._loaded.device
+        device = self._model.device
         other_devices = [] if device.type == "cpu" else [device]
         kind = "cuda" if device.type == "cpu" else device.type
         with torch.random.fork_rng(other_devices, enabled=seed is not None, device_type=kind):
             if seed is not None:
                 torch.manual_seed(seed)
-            for batch in batches_within(context, texts, self._loaded.limits.max_batch):
+            for batch in batches_within(context, texts, self._model.limits.max_batch):
                 if not all(clients.is_withdrawn(text.request) for text in batch):
                     self._generate_batch(batch, sampling, clients)
 
     def _generate_batch(self, texts: Sequence[GeneratedText], sampling: Mapping[str, Any], clients: Clients) -> None:
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
-        model, tokenizer = self._loaded.model, self._loaded.require_tokenizer()
+        model, tokenizer = self._model.prepared, self._model.require_tokenizer()
         watch = Watch(texts, self._ends, tokenizer, clients)
         readers = [watch.read_scores] if any(text.top_logprobs is not None for text in texts) else []
-        inputs = self._loaded.padded([text.prompt for text in texts], on_left=not self._is_encoder_decoder)
+        inputs = self._model.padded([text.prompt for text in texts], on_left=not self._is_encoder_decoder)
         with torch.inference_mode():
             model.generate(
                 **inputs,
@@ -245,7 +245,7 @@ class Texts:
                 num_beams=1,
                 num_return_sequences=1,
                 use_cache=True,
-                pad_token_id=self._loaded.padding,
+                pad_token_id=self._model.padding,
                 eos_token_id=sorted(self._ends) or None,
                 stopping_criteria=StoppingCriteriaList([watch]),
                 logits_processor=LogitsProcessorList(readers),
@@ -259,14 +259,14 @@ class Texts:
 
     @property
     def _is_encoder_decoder(self) -> bool:
-        return bool(getattr(self._loaded.config, "is_encoder_decoder", False))
+        return bool(getattr(self._model.config, "is_encoder_decoder", False))
 
     @cached_property
     def _ends(self) -> frozenset[int]:
-        return frozenset(end_tokens(self._loaded.base, self._loaded.tokenizer))
+        return frozenset(end_tokens(self._model.base, self._model.tokenizer))
 
     def _decode(self, tokens: list[int]) -> str:
-        return decoded(self._loaded.tokenizer, tokens)
+        return decoded(self._model.tokenizer, tokens)
 
     def _texts_of(self, request: ServingRequest) -> Iterator[GeneratedText]:
         body, count = request.body, request.body["n"]
@@ -277,10 +277,10 @@ class Texts:
         ]  # fmt: skip
         # Calls of tools can be read only from a complete answer, so an answer that may have some is not streamed.
         is_streamed = bool(body.get("stream")) and not tools
-        if len(prompts) * count > self._loaded.limits.max_batch:
+        if len(prompts) * count > self._model.limits.max_batch:
             raise CannotAnswer(
                 f"{len(prompts)} prompts with n={count} make {len(prompts) * count} texts, and a batch of this session "
-                f"has at most {self._loaded.limits.max_batch}",
+                f"has at most {self._model.limits.max_batch}",
                 code="too_many_texts",
                 hint="send fewer prompts, or a smaller n",
             )
@@ -302,7 +302,7 @@ class Texts:
 
     def limit_of(self, prompt: Sequence[int], max_tokens: int | None) -> int:
         """Returns the largest number of tokens of an answer. Raises CannotAnswer if there is no room for it."""
-        session_limit, context = self._loaded.limits.max_tokens, self._loaded.context_length
+        session_limit, context = self._model.limits.max_tokens, self._model.context_length
         if max_tokens is not None and max_tokens > session_limit:
             raise CannotAnswer(
                 f"max_tokens is {max_tokens:,}, and this session generates at most {session_limit:,} tokens for one "
@@ -314,13 +314,13 @@ class Texts:
             return max_tokens or session_limit
         # An encoder and its decoder count positions separately.
         used_positions = 0 if self._is_encoder_decoder else len(prompt)
-        self._loaded.require_room(len(prompt))
-        self._loaded.require_room(used_positions, max_tokens or 1)
+        self._model.require_room(len(prompt))
+        self._model.require_room(used_positions, max_tokens or 1)
         return max_tokens or min(session_limit, context - used_positions)
 
     def prompt_of(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Returns the tokens of a conversation and of the beginning of its next answer, by the chat template."""
-        tokenizer = self._loaded.require_tokenizer()
+        tokenizer = self._model.require_tokenizer()
         if not getattr(tokenizer, "chat_template", None):
             raise CannotAnswer(
                 "the job's tokenizer has no chat template, so a conversation cannot become a prompt",
@@ -342,16 +342,16 @@ class Texts:
             # A template is a program of the model's author, and its filters raise errors of any class.
             raise CannotAnswer(f"the chat template refuses this conversation: {error}", code="bad_messages") from error
         tokens = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-        self._loaded.require_known(tokens)
+        self._model.require_known(tokens)
         return tokens
 
     def tokens_of(self, prompt: str | list[int]) -> list[int]:
         """Returns the tokens of a prompt. The token that would end the text is left out."""
-        tokenizer = self._loaded.require_tokenizer()
+        tokenizer = self._model.require_tokenizer()
         tokens = list(tokenizer(prompt)["input_ids"]) if isinstance(prompt, str) else prompt
         if not self._is_encoder_decoder and len(tokens) > 1 and tokens[-1] == getattr(tokenizer, "eos_token_id", None):
             tokens = tokens[:-1]
-        self._loaded.require_known(tokens)
+        self._model.require_known(tokens)
         if not tokens:
             first_token = getattr(tokenizer, "bos_token_id", None)
             first_token = getattr(tokenizer, "eos_token_id", None) if first_token is None else first_token
@@ -374,8 +374,8 @@ class Texts:
         choice = {"index": text.index, "text": full_text, "finish_reason": text.finish or "length",
                   "tokens": len(text.tokens)}  # fmt: skip
         if not text.is_streamed:
-            choice |= logprobs_of(text, len(full_text), self._loaded.tokenizer)
-        calls = read_calls(self._loaded.tokenizer, text.tokens, text.prompt, tools) if tools else None
+            choice |= logprobs_of(text, len(full_text), self._model.tokenizer)
+        calls = read_calls(self._model.tokenizer, text.tokens, text.prompt, tools) if tools else None
         return {**choice, **calls, "finish_reason": "tool_calls"} if calls else choice
 
 

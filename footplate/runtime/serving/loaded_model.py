@@ -40,7 +40,7 @@ class LoadedModel:
     spec: JobSpec
     limits: Serve
     trainer: Trainer
-    model: Any
+    prepared: Any
     """The model, prepared for evaluation on its device."""
     tokenizer: Any
     """The job's processor, which may be None or not a tokenizer."""
@@ -48,7 +48,7 @@ class LoadedModel:
     @property
     def base(self) -> Any:
         """The model without peft's wrapper."""
-        return base_model(self.model)
+        return base_model(self.prepared)
 
     @property
     def config(self) -> Any:
