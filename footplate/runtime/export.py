@@ -10,30 +10,27 @@ from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Export
 from footplate.runtime.emit import Emit
 from footplate.runtime.end_tokens import write_end_tokens
-from footplate.runtime.starting_point import find_starting_point
+from footplate.runtime.starting_point import load_checkpoint
 from footplate.trainer import adapters
 from footplate.trainer.trainer import Trainer
 
 CARD = "README.md"
 
 
-def export(wanted: Export, spec: JobSpec, trainer: Trainer, order: Order, emit: Emit) -> DoneData:
+def export(options: Export, spec: JobSpec, trainer: Trainer, order: Order, emit: Emit) -> DoneData:
     """Writes the outputs and returns the outcome. Raises NotBuildable if there are no adapters to merge."""
     emit.report_running()
-    if wanted.merge and not adapters.are_in(trainer.model):
+    if options.merge and not adapters.are_in(trainer.model):
         raise NotBuildable(
             f"the model, a {type(trainer.model).__name__}, has no adapters to merge", hint="export it without merge"
         )
-    start = find_starting_point(spec, order, emit)
-    if start is None:
-        raise NotBuildable("an export needs a checkpoint", hint="name one in resume_from")
-    start.load(trainer, emit.note)
+    load_checkpoint(spec, trainer, order, emit)
     # Adapters name their base model by its repository on the hub, in place of a folder of this node.
     name = base_model({"args": spec.model.args}) if spec.model else None
     for config in getattr(trainer.model, "peft_config", {}).values():
         config.base_model_name_or_path = name or config.base_model_name_or_path
     write_end_tokens(adapters.base_model(trainer.model), trainer.processing_class)
     folder = order.files.outputs
-    (trainer.save_merged_model if wanted.merge else trainer.save_model)(str(folder))
-    (folder / CARD).write_text(wanted.card, encoding="utf-8")
+    (trainer.save_merged_model if options.merge else trainer.save_model)(str(folder))
+    (folder / CARD).write_text(options.card, encoding="utf-8")
     return emit.finished({})

@@ -35,12 +35,12 @@ from footplate.contract.host.file_roots import resolved
 from footplate.contract.host.launch import Order
 from footplate.contract.layout import attempt_folder, bundle_file
 from footplate.contract.spec import JobSpec
-from footplate.contract.spec_parts import Component, Script
+from footplate.contract.spec_parts import Script
 from footplate.drop_in import install_if_asked, refusing_a_second_model
 from footplate.runtime import own_code, process_group, unprepared, working_folder
 from footplate.runtime.build import Parts, build
 from footplate.runtime.emit import Emit
-from footplate.runtime.script_reports import ScriptReports, ScriptStopped
+from footplate.runtime.script_reports import FindStart, ScriptReports, ScriptStopped
 from footplate.runtime.starting_point import find_starting_point
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import CannotSave, Checkpoint
@@ -71,7 +71,7 @@ class LoopCheckpoint:
 class Job:
     """The argument of an own loop: the accelerator, the spec's parts, the folder, and functions that report."""
 
-    def __init__(self, spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None]) -> None:
+    def __init__(self, spec: JobSpec, order: Order, emit: Emit, find: FindStart) -> None:
         self.args: TrainingArguments = spec.training
         """The spec's `training`, with every default."""
         self.folder = order.files.folder
@@ -130,8 +130,9 @@ class Job:
         """
         if not self._has_looked:
             self._has_looked = True
-            if (folder := self._peers.from_main(self._find)) is not None:
-                self._latest = LoopCheckpoint(Path(folder), int(Path(folder).name.rpartition("-")[2]))
+            if (start := self._peers.from_main(self._find)) is not None:
+                folder = Path(start.folder)
+                self._latest = LoopCheckpoint(folder, int(folder.name.rpartition("-")[2]))
                 self._state.global_step = self._latest.step
                 self._emit.on_train_begin(self.args, self._state, self._control)
         if (latest := self._latest) is None:
@@ -161,23 +162,22 @@ class Job:
         With several processes, all must call this. Only the first rank commits and calls `write`.
         """
         self._is_at(step, None)
-        saved = self._committed(step, write)
+
+        def commit(fill: Callable[[Path], None]) -> Checkpoint:
+            return files.commit(self.folder, step, fill, self._order.stamp)
+
+        def save_prepared(folder: Path) -> None:
+            self.accelerator.save_state(str(folder), safe_serialization=True)
+
+        if write is None:
+            saved = shared_folder.fill_and_commit(self._peers, commit, save_prepared, self.folder)
+        else:
+            saved = self._peers.from_main(lambda: commit(write))
         self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
         if self._peers.is_main:
             files.rotate(self.folder, self.args.save_total_limit, saved, self._emit.relied_on())
         self._latest, self._has_looked = LoopCheckpoint(saved.path, step), True
         return self._latest
-
-    def _committed(self, step: int, write: Callable[[Path], None] | None) -> Checkpoint:
-        def commit(fill: Callable[[Path], None]) -> Checkpoint:
-            return files.commit(self.folder, step, fill, self._order.stamp)
-
-        if write is not None:
-            return self._peers.from_main(lambda: commit(write))
-        return shared_folder.fill_and_commit(self._peers, commit, self._save_prepared, self.folder)
-
-    def _save_prepared(self, folder: Path) -> None:
-        self.accelerator.save_state(str(folder), safe_serialization=True)
 
     def save(self, path: str | Path) -> None:
         """Copies a file or a folder into the job's outputs, under its own name. Any rank may call this."""
@@ -202,20 +202,22 @@ class Job:
         return process_group.peers(self._order, self.args.ddp_backend, self.args.ddp_timeout)
 
 
-def run(
-    spec: JobSpec, order: Order, emit: Emit, find: Callable[[], str | None], end_program: Callable[[], None]
-) -> DoneData:
+def run(spec: JobSpec, order: Order, emit: Emit, end_program: Callable[[], None]) -> DoneData:
     """Runs a user's function or script to its end, or until the job is stopped. Returns the outcome.
 
     `end_program` is called after the function or script, and before its outputs are collected.
     """
     returned: Any = None
+    find = partial(find_starting_point, spec, order, emit)
     try:
         if isinstance(spec.loop, Script):
-            _run_script(spec, spec.loop, order, emit)
+            _run_script(spec, spec.loop, order, emit, find)
         else:
             assert spec.loop is not None
-            returned = _run_function(spec.loop, Job(spec, order, emit, find))
+            install_if_asked()
+            with refusing_a_second_model():
+                main = own_code.OwnComponent("loops", spec.loop.use).load()
+                returned = main(Job(spec, order, emit, find), **resolved(spec.loop.args, order.roots))
     except SystemExit as error:
         # sys.exit(0) is treated as a return. After SIGTERM, every exit code is treated as a stop.
         if error.code not in (None, 0) and not emit.was_terminated:
@@ -231,14 +233,7 @@ def run(
     return _finished(spec, order, emit, result)
 
 
-def _run_function(loop: Component, job: Job) -> Any:
-    args = resolved(loop.args, job._order.roots)
-    install_if_asked()
-    with refusing_a_second_model():
-        return own_code.OwnComponent("loops", loop.use).load()(job, **args)
-
-
-def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
+def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit, find: FindStart) -> None:
     process_group.run_on_first_rank(order, lambda: _continue_in_a_copy(order))
     assert spec.code is not None
     unpacked = unpack(spec.code.bundle, order.artifacts, Path(tempfile.gettempdir()))
@@ -252,8 +247,7 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit) -> None:
     if not order.gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
     install_if_asked()
-    find_start = partial(find_starting_point, spec, order, emit) if spec.resume_from is not None else None
-    reports = ScriptReports(order, emit, find_start)
+    reports = ScriptReports(order, emit, None if spec.resume_from is None else find)
     try:
         with reports.installed(), refusing_a_second_model():
             runpy.run_path(str(path), run_name="__main__")

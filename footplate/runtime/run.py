@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -39,6 +40,7 @@ from footplate.contract.host.data_fingerprint import fingerprints, require_same,
 from footplate.contract.host.environment import EXTENSIONS_VARIABLE
 from footplate.contract.host.file_roots import Files
 from footplate.contract.host.launch import FOLLOW_UP, OUTCOME, TICK, Order, read_order
+from footplate.contract.host.linux import die_with_parent
 from footplate.contract.spec import JobSpec
 from footplate.contract.strategies import strategy_arguments
 from footplate.runtime import extensions, own_code, own_code_errors, own_loop, predictions, process_group
@@ -48,7 +50,7 @@ from footplate.runtime.export import export
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
 from footplate.runtime.program_end import end_program, write_buffers
 from footplate.runtime.serving.session import serve
-from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point, folder_for_loop
+from footplate.runtime.starting_point import KeepBest, StartingPoint, find_starting_point, load_checkpoint
 from footplate.trainer.callbacks import PrinterCallback, ProgressCallback, TrainerCallback
 from footplate.trainer.checkpoint import CannotSave
 from footplate.trainer.seq2seq import Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -137,8 +139,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
             # With the handlers of the warm parent, the script's own `logging.basicConfig` would do nothing.
             logging.root.handlers.clear()
             logging.root.setLevel(logging.WARNING)
-        find = partial(folder_for_loop, spec, order, emit)
-        return own_loop.run(spec, order, emit, find, partial(end_program, emit.note))
+        return own_loop.run(spec, order, emit, partial(end_program, emit.note))
     tracker_folders.use_outputs(spec, order, os.environ)
     parts = build(spec, order.roots)
     trainer = assemble(spec, parts, args, emit, {**stated(spec.training), **placed})
@@ -178,10 +179,8 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         trainer.train(resume_from_checkpoint=folder)
         if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
             return emit.stopped(result(trainer, emit))
-    elif spec.resume_from is not None and (
-        start := emit.peers.from_main(lambda: find_starting_point(spec, order, emit))
-    ):
-        start.load(trainer, emit.note)
+    elif spec.resume_from is not None:
+        load_checkpoint(spec, trainer, order, emit)
     # A job that has evaluation data and no eval_strategy is evaluated once, at the end.
     is_due = spec.final_eval is not None or parts.train is None or spec.training.eval_strategy == "no"
     if parts.eval is not None and is_due:
@@ -288,7 +287,10 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
         if order.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             if predicted is not None:
-                predictions.write(folder, *_readable(predicted, trainer))
+                arrays = [predicted.predictions, predicted.label_ids]
+                if getattr(trainer.args, "predict_with_generate", False):
+                    arrays = [predictions.as_texts(tokens, trainer.processing_class) for tokens in arrays]
+                predictions.write(folder, *arrays)
             for name, content in (("spec.json", spec.as_json()), ("metrics.json", metrics)):
                 (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
@@ -296,15 +298,6 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
             _drop(folder)
         raise CannotSave(f"training has ended, but its outputs could not be written to {folder}: {error}") from error
     return emit.finished(metrics)
-
-
-def _readable(predicted: Any, trainer: Trainer) -> tuple[Any, Any]:
-    """Returns predictions and labels, as texts if the model has generated texts."""
-    outputs, labels = predicted.predictions, predicted.label_ids
-    if not getattr(trainer.args, "predict_with_generate", False):
-        return outputs, labels
-    processor = trainer.processing_class
-    return predictions.as_texts(outputs, processor), predictions.as_texts(labels, processor)
 
 
 def _drop(outputs: Path) -> None:
@@ -340,15 +333,11 @@ _forker = (0, False)
 
 
 def _remember_forker() -> None:
-    import threading
-
     global _forker
     _forker = (os.getpid(), threading.get_native_id() == os.getpid())
 
 
 def _die_with_trainer() -> None:
-    from footplate.contract.host.linux import die_with_parent
-
     pid, was_main_thread = _forker
     if was_main_thread:
         die_with_parent(pid)

@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -41,7 +41,6 @@ from footplate.trainer import checkpoint as checkpoints
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import Checkpoint
 from footplate.trainer.strategies import shared_folder
-from footplate.trainer.strategies.peers import OneProcess
 from footplate.trainer.trainer import Trainer
 
 COPY = "checkpoint-of-the-first-rank"
@@ -51,6 +50,7 @@ LINKED_FROM_BYTES = 2**20
 SAVE_SECONDS = 1800.0
 """The longest that the ranks of a loop without a Trainer wait for each other after a save."""
 THEIRS = "transformers.trainer"
+FindStart = Callable[[], StartingPoint | None]
 
 
 class ScriptStopped(BaseException):
@@ -71,7 +71,7 @@ class Stage:
 class ScriptReports:
     """Reports the stages of one attempt of a script, and makes each stage continue from the job's checkpoints."""
 
-    def __init__(self, order: Order, emit: Emit, find_start: Callable[[], StartingPoint | None] | None = None) -> None:
+    def __init__(self, order: Order, emit: Emit, find_start: FindStart | None = None) -> None:
         """Takes a function that finds the checkpoint that `resume_from` names, if the spec has `resume_from`."""
         self._order, self._emit = order, emit
         has_own = any(offer.of is None for offer in order.checkpoints)
@@ -79,7 +79,8 @@ class ScriptReports:
         self._stage: Stage | None = None
         self._stages_begun = 0
         self._steps_before = 0
-        self._is_training = False
+        self.is_training = False
+        """True while a Trainer trains. Calls of Accelerate are then not reported a second time."""
         self._newest_of_stages: dict[int, Path] = {}
         self._sources: dict[Path, Path] = {}
         """The folder that `Accelerator.save_state` has written, by the job's copy of it."""
@@ -88,17 +89,22 @@ class ScriptReports:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Patches the Trainers and Accelerator of this process, also those that are imported later."""
-        undo = [_patch(Trainer, self._wrap_init, self._wrap_train), _patch_accelerator(self)]
-        hook = _WhenImported(lambda module: undo.append(_patch(module.Trainer, self._wrap_init, self._wrap_train)))
-        sys.meta_path.insert(0, hook)
-        if THEIRS in sys.modules:
-            hook.then(sys.modules[THEIRS])
-        try:
+        with ExitStack() as undo:
+            self._patch(Trainer, undo)
+            _patch_accelerator(self, undo)
+            hook = _WhenImported(lambda module: self._patch(module.Trainer, undo))
+            sys.meta_path.insert(0, hook)
+            undo.callback(sys.meta_path.remove, hook)
+            if THEIRS in sys.modules:
+                hook.then(sys.modules[THEIRS])
             yield
-        finally:
-            sys.meta_path.remove(hook)
-            for restore in reversed(undo):
-                restore()
+
+    def _patch(self, trainer_class: Any, undo: ExitStack) -> None:
+        """Wraps `__init__` and `train` of the class, until `undo` puts the original ones back."""
+        for name, wrap in (("__init__", self._wrap_init), ("train", self._wrap_train)):
+            original = vars(trainer_class)[name]
+            undo.callback(setattr, trainer_class, name, original)
+            setattr(trainer_class, name, wrap(original))
 
     # A Trainer -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +121,7 @@ class ScriptReports:
     def _wrap_train(self, train: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(train)
         def wrapped(trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if self._is_training:
+            if self.is_training:
                 return train(trainer, resume_from_checkpoint, *args, **kwargs)
             reporter = _reporter_of(trainer)
             if reporter is not None:
@@ -136,20 +142,18 @@ class ScriptReports:
 
     @contextmanager
     def _next_stage(self, trainer: Any) -> Iterator[None]:
-        self._emit.peers = self._peers(trainer)
+        if isinstance(trainer, Trainer):
+            self._emit.peers = trainer._footplate.strategy.peers
+        else:
+            self._emit.peers = process_group.peers(self._order, None, trainer.args.ddp_timeout)
         self._stage = Stage(self._stages_begun, self._steps_before)
         self._stages_begun += 1
-        self._is_training = True
+        self.is_training = True
         try:
             yield
         finally:
-            self._is_training = False
+            self.is_training = False
             self._steps_before = self._stage.first_step + self._stage.steps
-
-    def _peers(self, trainer: Any) -> OneProcess:
-        if isinstance(trainer, Trainer):
-            return trainer._footplate.strategy.peers
-        return process_group.peers(self._order, None, trainer.args.ddp_timeout)
 
     def _start(self) -> StartingPoint | None:
         """Returns the newest valid checkpoint of this stage, or `resume_from` for the first stage. None means step 0.
@@ -235,10 +239,6 @@ class ScriptReports:
             self._emit.peers = process_group.peers(self._order, None, SAVE_SECONDS)
         self._emit.asked_to_stop()
         self.stop_if_asked()
-
-    def is_reporting(self) -> bool:
-        """Returns True while a Trainer trains. Calls of Accelerate are then not reported a second time."""
-        return self._is_training
 
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
@@ -383,20 +383,7 @@ def _reporter_of(trainer: Any) -> Any:
 # Patches -------------------------------------------------------------------------------------------------------------
 
 
-def _patch(trainer_class: Any, wrap_init: Callable[..., Any], wrap_train: Callable[..., Any]) -> Callable[[], None]:
-    """Wraps `__init__` and `train` of the class, and returns a function that puts the original ones back."""
-    originals = {name: vars(trainer_class)[name] for name in ("__init__", "train")}
-    trainer_class.__init__ = wrap_init(originals["__init__"])
-    trainer_class.train = wrap_train(originals["train"])
-
-    def restore() -> None:
-        for name, original in originals.items():
-            setattr(trainer_class, name, original)
-
-    return restore
-
-
-def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
+def _patch_accelerator(reports: ScriptReports, undo: ExitStack) -> None:
     log, save_state = Accelerator.log, Accelerator.save_state
     emit, last_step = reports._emit, 0
 
@@ -406,7 +393,7 @@ def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
     ) -> Any:
         nonlocal last_step
         result = log(accelerator, values, step, *args, **kwargs)
-        if not reports.is_reporting():
+        if not reports.is_training:
             reports.refuse_an_unused_start()
             last_step = last_step if step is None else int(step)
             state = SimpleNamespace(global_step=last_step, epoch=None, max_steps=0)
@@ -417,7 +404,7 @@ def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
     @functools.wraps(save_state)
     def save_and_report(accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         folder = save_state(accelerator, *args, **kwargs)
-        if not reports.is_reporting():
+        if not reports.is_training:
             reports.refuse_an_unused_start()
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
@@ -425,12 +412,9 @@ def _patch_accelerator(reports: ScriptReports) -> Callable[[], None]:
             reports.stop_after_save()
         return folder
 
+    undo.callback(setattr, Accelerator, "log", log)
+    undo.callback(setattr, Accelerator, "save_state", save_state)
     Accelerator.log, Accelerator.save_state = log_and_report, save_and_report
-
-    def restore() -> None:
-        Accelerator.log, Accelerator.save_state = log, save_state
-
-    return restore
 
 
 def _send_logged(emit: Emit, values: dict[str, Any], state: Any) -> None:

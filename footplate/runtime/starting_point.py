@@ -79,10 +79,10 @@ class StartingPoint:
         trainer.call_model_init = call_model_init
 
 
-def folder_for_loop(spec: JobSpec, order: Order, emit: Emit) -> str | None:
-    """Returns the folder of the checkpoint from which a user's own loop continues, or None for step 0."""
-    start = find_starting_point(spec, order, emit)
-    return None if start is None else start.folder
+def load_checkpoint(spec: JobSpec, trainer: Trainer, order: Order, emit: Emit) -> None:
+    """Loads the checkpoint of a job that does not train. The spec names the checkpoint in `resume_from`."""
+    if start := emit.peers.from_main(lambda: find_starting_point(spec, order, emit)):
+        start.load(trainer, emit.note)
 
 
 def find_starting_point(spec: JobSpec, order: Order, emit: Emit) -> StartingPoint | None:

@@ -28,6 +28,7 @@ from footplate.contract.layout import bundle_file
 from footplate.contract.spec import JobSpec
 from footplate.runtime import own_code, own_loop, process_group
 from footplate.runtime.emit import Emit, EventSocket
+from footplate.runtime.starting_point import StartingPoint
 from footplate.trainer.checkpoint import verify
 from tests.support.own_code import close_bundle
 
@@ -49,7 +50,8 @@ class Attempt:
 
     def job(self, latest: str | None = None, **training: Any) -> own_loop.Job:
         spec = JobSpec.parse({"loop": "my:main", "code": {"bundle": "0" * 64}, "training": training})
-        return own_loop.Job(spec, self.order, self.emit, lambda: latest)
+        start = None if latest is None else StartingPoint(latest, is_own=True)
+        return own_loop.Job(spec, self.order, self.emit, lambda: start)
 
     def events(self) -> list[dict[str, Any]]:
         self.event_socket.flush(within=120)
@@ -134,7 +136,7 @@ def exits(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, *, loop: Any, code:
     if not spec.is_script:
         own_code.use(unpack(sha256, attempt.order.artifacts, attempt.order.artifacts))
     try:
-        return own_loop.run(spec, attempt.order, attempt.emit, lambda: None, lambda: None).ending
+        return own_loop.run(spec, attempt.order, attempt.emit, lambda: None).ending
     finally:
         close_bundle()
 
@@ -182,7 +184,7 @@ def test_a_missing_loop_or_a_loop_without_a_parameter_is_refused(attempt: Attemp
         for name, said in (("my:man", "did you mean 'main'?"), ("my:main", "too many positional arguments")):
             spec = JobSpec.parse({"loop": name, "code": {"bundle": "0" * 64}})
             with pytest.raises(OwnCodeError) as failed:
-                own_loop.run(spec, attempt.order, attempt.emit, lambda: None, lambda: None)
+                own_loop.run(spec, attempt.order, attempt.emit, lambda: None)
             assert said in f"{failed.value.message} {failed.value.hint}"
     finally:
         close_bundle()

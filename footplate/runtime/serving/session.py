@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from footplate.contract.errors import FootplateError, NotBuildable
+from footplate.contract.errors import FootplateError
 from footplate.contract.events import DoneData, Ending, json_safe
 from footplate.contract.host.launch import TICK, Order
 from footplate.contract.lifecycle import Reason
@@ -40,7 +40,7 @@ from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
 from footplate.runtime.serving.predictions import Predictions
 from footplate.runtime.serving.shared_base import SharedBase
 from footplate.runtime.serving.texts import Texts
-from footplate.runtime.starting_point import find_starting_point
+from footplate.runtime.starting_point import load_checkpoint
 from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.serving")
@@ -152,15 +152,9 @@ def _texts_of(request: ServingRequest) -> int:
 
 
 def serve(spec: JobSpec, parts: Parts, trainer: Trainer, order: Order, emit: Emit, stream_fd: int | None) -> DoneData:
-    """Runs the whole session. `stream_fd` is the socket with the requests."""
-    if stream_fd is None:
-        raise NotBuildable(
-            "this node opened no socket for the requests of the serving session", hint="upgrade this node"
-        )
-    start = find_starting_point(spec, order, emit)
-    if start is None:
-        raise NotBuildable("a serving session needs a checkpoint", hint="name one in resume_from")
-    start.load(trainer, emit.note)
+    """Runs the whole session. `stream_fd` is the socket with the requests, which the supervisor has opened."""
+    assert stream_fd is not None
+    load_checkpoint(spec, trainer, order, emit)
     with socket.socket(fileno=stream_fd) as stream:
         session = Session(spec, parts, trainer, order, emit, stream)
         emit.report_running()
@@ -223,7 +217,13 @@ class Session:
             self._emit.event_socket.send(TICK, {})
 
     def _answer(self, batch: Sequence[ServingRequest]) -> None:
-        if not self._has_adapter(batch):
+        try:
+            self._base.use(batch[0].adapter)
+        except Exception as error:
+            # The requests are sent to another session, which loads only this adapter.
+            self._emit.note(f"cannot load the adapter of another checkpoint: {error}")
+            for request in batch:
+                self._send(AnswerPiece(id=request.id, kind=AnswerPieceKind.AGAIN))
             return
         open_requests = [request for request in batch if request.id not in self._requests.withdrawn_ids]
         for request in batch:
@@ -242,20 +242,6 @@ class Session:
             # After such an error, such as a failed assertion in a kernel, every call in this process fails.
             self._has_lost_gpu = isinstance(error, torch.AcceleratorError)
         self._requests.withdrawn_ids.difference_update(request.id for request in batch)
-
-    def _has_adapter(self, batch: Sequence[ServingRequest]) -> bool:
-        """Activates the adapter of the batch. Returns False if it cannot be loaded.
-
-        The requests are then sent to another session, which loads only this adapter.
-        """
-        try:
-            self._base.use(batch[0].adapter)
-        except Exception as error:
-            self._emit.note(f"cannot load the adapter of another checkpoint: {error}")
-            for request in batch:
-                self._send(AnswerPiece(id=request.id, kind=AnswerPieceKind.AGAIN))
-            return False
-        return True
 
     def say(self, request: str, kind: AnswerPieceKind, data: dict[str, Any]) -> None:
         self._send(AnswerPiece(id=request, kind=kind, data=data))
