@@ -121,7 +121,8 @@ def attribute(name: str) -> Any:
 
 
 def _imported(module: str, name: str) -> Any:
-    bundle = the_bundle(name)
+    if (bundle := _opened) is None:
+        raise OwnCodeError(f"{name} is in your own code, and the job has no bundle", hint="add code.bundle")
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -135,26 +136,11 @@ def _imported(module: str, name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise OwnCodeError(f"importing {module} failed: {where(error)}", trace=trace_of(error)) from error
-    if not _is_in(imported, bundle):
+    file = getattr(imported, "__file__", None)
+    if not any(map(is_own, [file] if file else getattr(imported, "__path__", ()))):
         hint = f"rename your module, for example to my_{module}"
         raise OwnCodeError(f"{module!r} is also the name of a module that is installed on this node", hint=hint)
     return imported
-
-
-def the_bundle(name: str) -> Bundle:
-    if _opened is None:
-        raise OwnCodeError(f"{name} is in your own code, and the job has no bundle", hint="add code.bundle")
-    return _opened
-
-
-def _is_in(module: Any, bundle: Bundle) -> bool:
-    file = getattr(module, "__file__", None)
-    places = [file] if file else list(getattr(module, "__path__", []))
-    return any(_is_below(place, bundle.folder) for place in places)
-
-
-def _is_below(place: str | None, folder: Path) -> bool:
-    return place is not None and Path(place).is_relative_to(folder)
 
 
 def _checked(name: str, target: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +148,13 @@ def _checked(name: str, target: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(target, updated=())
     def called(*parts: Any, **args: Any) -> Any:
-        _require_fit(name, target, parts, args)
+        if (signature := _signature(target)) is not None:
+            _require_parameters(name, target, args)
+            try:
+                signature.bind(*parts, **args)
+            except TypeError as error:
+                names = ", ".join(args) or "no arguments"
+                raise OwnCodeError(f"{name}{signature} cannot be called with {names}: {error}") from None
         return target(*parts, **args)
 
     return called
@@ -176,18 +168,6 @@ def _as_it_is(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(function, **args) if args else function
 
     return fixed
-
-
-def _require_fit(name: str, target: Callable[..., Any], parts: tuple[Any, ...], args: dict[str, Any]) -> None:
-    signature = _signature(target)
-    if signature is None:
-        return
-    _require_parameters(name, target, args)
-    try:
-        signature.bind(*parts, **args)
-    except TypeError as error:
-        names = ", ".join(args) or "no arguments"
-        raise OwnCodeError(f"{name}{signature} cannot be called with {names}: {error}") from None
 
 
 def _require_parameters(name: str, target: Callable[..., Any], args: dict[str, Any]) -> None:
@@ -247,7 +227,7 @@ def missing_module(error: ModuleNotFoundError) -> str:
 
 def is_own(filename: str) -> bool:
     """Returns True for a file of the bundle."""
-    return _opened is not None and _is_below(filename, _opened.folder)
+    return _opened is not None and Path(filename).is_relative_to(_opened.folder)
 
 
 def _short(filename: str) -> str:

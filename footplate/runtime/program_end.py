@@ -21,7 +21,9 @@ def end_program(note: Callable[[str], None]) -> None:
     This is for a program that has returned or called sys.exit. If it raised an exception, only the buffers are written,
     because the job's error must not wait for a thread that may never end.
     """
-    if names := [thread.name for thread in threading.enumerate() if _is_awaited(thread)]:
+    if names := [
+        thread.name for thread in threading.enumerate() if not (thread.daemon or thread is threading.main_thread())
+    ]:
         note(f"the program has ended, and waits for its threads: {', '.join(names[:10])}")
     # Also ends the threads of concurrent.futures, which wait for more work.
     threading._shutdown()  # type: ignore[attr-defined]
@@ -52,7 +54,3 @@ def _write_buffers() -> None:
             with suppress(Exception):
                 file.flush()
     ctypes.CDLL(None).fflush(None)
-
-
-def _is_awaited(thread: threading.Thread) -> bool:
-    return not thread.daemon and thread is not threading.main_thread()

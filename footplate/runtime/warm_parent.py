@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -107,8 +108,10 @@ class WarmParent:
                 key.data()
             if self._ending:
                 self._report_ended()
+            elif modules := self._ahead.take_untried():
+                self._run_in_child(partial(try_imports, modules), partial(self._ahead.tried, modules))
             elif self._ahead.is_due:
-                self._import_ahead()
+                self._ahead.import_next()
 
     def describe(self, path: Path) -> None:
         """Forks a child that writes the catalogue of components."""
@@ -121,13 +124,6 @@ class WarmParent:
                 )
 
         self._run_in_child(lambda: _describe(path), end)
-
-    def _import_ahead(self) -> None:
-        """Imports one module that earlier jobs needed, or lets a child try new modules first."""
-        if modules := self._ahead.take_untried():
-            self._run_in_child(lambda: try_imports(modules), lambda code: self._ahead.tried(modules, code))
-        else:
-            self._ahead.import_next()
 
     def _run_in_child(self, work: Callable[[], int], end: Callable[[int], None]) -> None:
         """Forks a child that runs `work`, and calls `end` with its exit code."""

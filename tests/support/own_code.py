@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from footplate.runtime import own_code
 
@@ -16,5 +17,5 @@ def close_bundle() -> None:
         sys.path.remove(str(bundle.folder))
         sys.meta_path.remove(own_code._users_packages)
     for name, module in list(sys.modules.items()):
-        if own_code._is_below(getattr(module, "__file__", None), bundle.folder):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(bundle.folder):
             del sys.modules[name]

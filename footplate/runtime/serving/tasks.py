@@ -23,7 +23,10 @@ def readable(task: str, outputs: Outputs, inputs: Outputs, config: Any, tokenize
     """Returns the result of one row. `inputs` are the model's inputs for it, without padding."""
     result = _TASKS.get(task)
     if result is None or config is None:
-        return {_short(name): array.tolist() for name, array in outputs.items()}
+        return {
+            "output" if name == "prediction" else name.removeprefix("prediction."): array.tolist()
+            for name, array in outputs.items()
+        }
     return result(outputs, inputs, config, tokenizer)
 
 
@@ -33,10 +36,6 @@ def task_of(model: Any, component_name: str) -> str:
         return component_name
     kind = type(model).__name__
     return next((task for ending, task in _CLASSES.items() if kind.endswith(ending)), component_name)
-
-
-def _short(name: str) -> str:
-    return "output" if name == "prediction" else name.removeprefix("prediction.")
 
 
 def _sequence(outputs: Outputs, inputs: Outputs, config: Any, tokenizer: Any) -> dict[str, Any]:

@@ -145,7 +145,10 @@ class Watch:
         for row, (text, token) in enumerate(zip(self._texts, input_ids[:, -1].tolist(), strict=True)):
             text.add(token, self._ends, self._decode)
             if text.top_logprobs is not None and self._logprobs is not None and len(text.choices) < len(text.tokens):
-                text.choices.append(_token_choice(token, self._logprobs[row], text.top_logprobs))
+                logprobs = self._logprobs[row]
+                values, tokens = logprobs.topk(min(text.top_logprobs, len(logprobs)))
+                top = list(zip(tokens.tolist(), values.tolist(), strict=True))
+                text.choices.append(TokenChoice(token, float(logprobs[token]), top))
             if text.finish is None and self._clients.is_withdrawn(text.request):
                 text.finish = "withdrawn"
         self._clients.tick()
@@ -204,7 +207,9 @@ class Texts:
         self.generate(texts, settings["temperature"], settings["top_p"], settings.get("seed"), clients)
         for request in open_requests:
             own_texts = [text for text in texts if text.request == request.id]
-            clients.say(request.id, AnswerPieceKind.DONE, self._answer_of(request, own_texts))
+            prompt_tokens = sum(len(text.prompt) for text in own_texts[:: request.body["n"]])
+            choices = [self._choice_of(text, request.body.get("tools") or ()) for text in own_texts]
+            clients.say(request.id, AnswerPieceKind.DONE, {"choices": choices, "prompt_tokens": prompt_tokens})
         return sum(len(text.tokens) for text in texts)
 
     def generate(
@@ -364,11 +369,6 @@ class Texts:
         """Returns the last token of a prompt that the generated text continues. An encoder's prompt is another text."""
         return () if self._is_encoder_decoder else tuple(prompt[-1:])
 
-    def _answer_of(self, request: ServingRequest, texts: Sequence[GeneratedText]) -> dict[str, Any]:
-        choices = [self._choice_of(text, request.body.get("tools") or ()) for text in texts]
-        prompts = texts[:: request.body["n"]]
-        return {"choices": choices, "prompt_tokens": sum(len(text.prompt) for text in prompts)}
-
     def _choice_of(self, text: GeneratedText, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
         full_text = self.whole(text)
         choice = {"index": text.index, "text": full_text, "finish_reason": text.finish or "length",
@@ -398,11 +398,6 @@ def batches_within(context: int | None, texts: Sequence[GeneratedText], limit: i
         else:
             batches.append([text])
     return batches
-
-
-def _token_choice(token: int, logprobs: Tensor, top_count: int) -> TokenChoice:
-    values, tokens = logprobs.topk(min(top_count, len(logprobs)))
-    return TokenChoice(token, float(logprobs[token]), list(zip(tokens.tolist(), values.tolist(), strict=True)))
 
 
 def logprobs_of(text: GeneratedText, length: int, tokenizer: Any) -> dict[str, Any]:
