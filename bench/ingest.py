@@ -72,7 +72,9 @@ def _measure(folder: Path, database: str, url: str, rounds: int, events: int) ->
 
 def _filled(folder: Path, played: SimulatedNode, events: int) -> Sender:
     """Fills the journal of a simulated attempt. Its first event, which reports that it runs, is in SQL already."""
-    journal = Journal.create(folder, JournalName(played.job, 1, Fence(1), played.claim), max_mb=1024)
+    journal = Journal.create(
+        folder, JournalName(job=played.job, attempt=1, fence=Fence(1), claim=played.claim), max_mb=1024
+    )
     journal.append([{"kind": Kind.STATE, "at": now_text(), "data": {"state": "running"}}])
     for first in range(1, events, 1000):
         journal.append([_log(step) for step in range(first, min(first + 1000, events))])

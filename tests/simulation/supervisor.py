@@ -26,7 +26,7 @@ class Supervisor:
         self.start, self.grant, self.world, self.node = start, grant, start.world, start.node
         railway = self.node.railway
         self.books = railway.books
-        name = JournalName(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
+        name = JournalName(**dict(grant))
         self.journal = Journal.create(self.node.folder, name, 10)
         self.sender = Sender(self.journal, grant.watermark)
         self.training = Training(self.world, railway.store, railway.plans[grant.job], grant)

@@ -25,7 +25,7 @@ def main(url: str, folder: Path) -> None:
     grant = Grant(
         job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec={}, lease_seconds=4, beat_seconds=0.1
     )
-    journal = Journal.create(folder, JournalName(grant.job, grant.attempt, grant.fence, grant.claim), 10)
+    journal = Journal.create(folder, JournalName(**dict(grant)), 10)
     link = ControlLink(connect(url), grant, journal, os.eventfd(0, os.EFD_NONBLOCK))
     link.start()
     while not (folder / "hang").exists():

@@ -20,7 +20,7 @@ from worker.attempt.journal_lines import seal
 
 
 def name() -> JournalName:
-    return JournalName(new_job_id(), 2, Fence(7), new_claim_id())
+    return JournalName(job=new_job_id(), attempt=2, fence=Fence(7), claim=new_claim_id())
 
 
 def log(step: int = 1, **data: Any) -> dict[str, Any]:
@@ -226,7 +226,9 @@ def test_a_journal_file_whose_name_has_no_attempt_is_set_aside(tmp_path: Path) -
 
 
 def test_a_journal_with_the_first_line_of_an_older_version_is_read(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path, JournalName(new_job_id(), 2, Fence(7), new_claim_id(), source=3), 10)
+    journal = Journal.create(
+        tmp_path, JournalName(job=new_job_id(), attempt=2, fence=Fence(7), claim=new_claim_id(), source=3), 10
+    )
     journal.append([log(1), log(2)])
     lines = journal.path.read_bytes()
     journal.path.write_bytes(seal(b'{"job":"job_1","attempt":1,"fence":1,"claim":"c"}') + lines)

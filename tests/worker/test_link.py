@@ -38,7 +38,7 @@ def grant() -> Grant:
 
 @pytest.fixture
 def journal(tmp_path: Path, grant: Grant) -> Journal:
-    journal = Journal.create(tmp_path, JournalName(grant.job, grant.attempt, grant.fence, grant.claim), 10)
+    journal = Journal.create(tmp_path, JournalName(**dict(grant)), 10)
     journal.append([{"kind": "log", "at": now_text(), "data": {"n": n}} for n in range(10)])
     return journal
 

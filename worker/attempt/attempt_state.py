@@ -129,16 +129,20 @@ class Attempt:
 
     def __post_init__(self) -> None:
         settings, node, grant = self.settings, self.node, self.grant
-        self.spec = _spec(self)
+        self.spec, self.environment = JobSpec(), {}
+        rights, env_allowed = node.rights, settings.env_allowed
+        try:
+            self.spec = JobSpec.parse(grant.spec)
+            self.environment = job_environment(self.spec, env_allowed, node.secrets, node.folder.root, rights.user)
+        except InvalidSpec as error:
+            # This version of the node does not accept the spec, or the node lacks a variable or a secret of the job.
+            self.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
         secrets = [node.secrets.get(name, "") for name in self.spec.secrets]
         # The node's HF_TOKEN is masked although training does not get it, because training may read it from a file.
         self.secret_mask = SecretMask([*secrets, os.environ.get("HF_TOKEN", "")])
-        self.environment = _environment(self)
         self.journal = _new_journal(self)
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.fetch_thread = FetchThread(
-            settings, grant, self.spec, self.wake, is_for_another_user=node.rights.is_given_up
-        )
+        self.fetch_thread = FetchThread(settings, grant, self.spec, self.wake, is_for_another_user=rights.is_given_up)
         self.link = ControlLink(self.client, grant, self.journal, self.wake)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.wake, selectors.EVENT_READ, self.receive_from_threads)
@@ -244,30 +248,10 @@ class Attempt:
         return self.runs_since is not None and not was_running
 
 
-def _spec(attempt: Attempt) -> JobSpec:
-    """Returns the grant's spec. A spec that this version of the node does not accept ends the attempt."""
-    try:
-        return JobSpec.parse(attempt.grant.spec)
-    except InvalidSpec as error:
-        attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
-        # Nothing uses this empty spec, because the attempt ends before its first step.
-        return JobSpec()
-
-
-def _environment(attempt: Attempt) -> dict[str, str]:
-    """Returns the variables that the spec requests. Variables that this node does not allow end the attempt."""
-    settings, node = attempt.settings, attempt.node
-    try:
-        return job_environment(attempt.spec, settings.env_allowed, node.secrets, node.folder.root, node.rights.user)
-    except InvalidSpec as error:
-        attempt.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
-        return {}
-
-
 def _new_journal(attempt: Attempt) -> Journal:
     """Creates the attempt's journal. On a full disk, ends the attempt, and reports that from a journal in memory."""
     grant, settings = attempt.grant, attempt.settings
-    name = JournalName(grant.job, grant.attempt, grant.fence, grant.claim, grant.source)
+    name = JournalName(**dict(grant))
     try:
         return Journal.create(attempt.node.folder.journals, name, settings.journal_max_mb)
     except OSError as error:

@@ -13,7 +13,6 @@ import select
 import signal
 import threading
 import time
-from dataclasses import asdict
 from queue import SimpleQueue
 
 import redis
@@ -50,7 +49,7 @@ OUTAGE_SECONDS = 2.0
 
 def batch(name: JournalName, first: int, events: list[bytes]) -> bytes:
     """Returns an EventBatch as JSON. Its events are JSON already, and are not parsed."""
-    envelope = EventBatch(**asdict(name), first=first, events=[]).model_dump_json()
+    envelope = EventBatch(**dict(name), first=first, events=[]).model_dump_json()
     return envelope.removesuffix("[]}").encode() + b"[" + b",".join(events) + b"]}"
 
 
@@ -153,17 +152,8 @@ class Heartbeats:
         self._kill_hung_supervisor()
         self._number += 1
         self.due_at = time.monotonic() + self._grant.beat_seconds
-        grant = self._grant
-        return AttemptBeat(
-            job=grant.job,
-            attempt=grant.attempt,
-            fence=grant.fence,
-            claim=grant.claim,
-            source=grant.source,
-            number=self._number,
-            journaled=self._journal.last,
-            last_command=self.last_command,
-        )
+        name, journaled = self._journal.name, self._journal.last
+        return AttemptBeat(**dict(name), number=self._number, journaled=journaled, last_command=self.last_command)
 
     def _kill_hung_supervisor(self) -> None:
         """Kills this process if its loop hangs. Training dies with it, and control retries the job."""

@@ -16,7 +16,6 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,14 +23,14 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import AttemptError
 from footplate.contract.events import KEPT, Kind
 from footplate.contract.host.linux import try_lock
-from footplate.contract.ids import ClaimId, Fence, JobId
+from footplate.contract.messages import RunningAttempt
 from footplate.contract.safe_paths import sync_folder
 from worker.attempt.journal_lines import SEQ, encode, gap, seal, unseal
 
 log = logging.getLogger("footplate.worker")
 
 SUFFIX = ".journal"
-NAME = re.compile(r"(job_\w+)-(\d+)-(\d+)-(\d+)-(claim_\w+)\.journal")
+NAME = re.compile(r"(?P<job>job_\w+)-(?P<attempt>\d+)-(?P<fence>\d+)-(?P<source>\d+)-(?P<claim>claim_\w+)\.journal")
 UNREADABLE = ".unreadable"
 """The suffix of journals that cannot be sent. They are set aside for an operator."""
 DROP_BYTES = 16 * 1024 * 1024
@@ -57,14 +56,9 @@ class JournalFull(AttemptError):
         return cls(f"the node's disk does not take the attempt's events: {error.strerror}")
 
 
-@dataclass(frozen=True, slots=True)
-class JournalName:
+class JournalName(RunningAttempt):
     """The attempt and the node that a journal's events come from, as the name of its file holds them."""
 
-    job: JobId
-    attempt: int
-    fence: Fence
-    claim: ClaimId
     source: int = 0
 
     @property
@@ -74,11 +68,9 @@ class JournalName:
     @classmethod
     def of(cls, path: Path) -> Self | None:
         """Parses a file's name. Returns None if the file is not a journal."""
-        match = NAME.fullmatch(path.name)
-        if match is None:
+        if (match := NAME.fullmatch(path.name)) is None:
             return None
-        job, attempt, fence, source, claim = match.groups()
-        return cls(JobId(job), int(attempt), Fence(int(fence)), ClaimId(claim), int(source))
+        return cls.model_validate(match.groupdict())
 
 
 class Journal:
@@ -227,16 +219,12 @@ class Journal:
                 with self._lock:
                     fresh.rename(self.path)
                     os.dup2(fd, self._fd, inheritable=False)
-                    self._move(seq, start)
+                    self.first, self.size = seq, self.size - start
+                    self._index = [(number, offset - start) for number, offset in self._index if number >= seq]
+                    self._cursor = self._index[0]
         finally:
             os.close(fd)
             fresh.unlink(missing_ok=True)
-
-    def _move(self, first: int, start: int) -> None:
-        """Corrects all offsets after the lines before event `first`, up to the offset `start`, were removed."""
-        self.first, self.size = first, self.size - start
-        self._index = [(seq, offset - start) for seq, offset in self._index if seq >= first]
-        self._cursor = self._index[0]
 
     def close(self) -> None:
         """Closes the file, which unlocks it, so that the node's heartbeat thread sends the rest of the events."""

@@ -46,7 +46,7 @@ class Resender:
     def running(self) -> list[RunningAttempt]:
         """Returns the attempts that run here. An attempt runs as long as its supervisor has its journal locked."""
         paths = [path for path in self._folder.glob(f"*{SUFFIX}") if path not in self.senders and is_owned(path)]
-        return [_attempt_of(name) for path in paths if (name := JournalName.of(path))]
+        return [name for path in paths if (name := JournalName.of(path))]
 
     def send(self, client: redis.Redis) -> bool:
         """Sends some events of each journal. Returns True if `dead` has a new attempt.
@@ -61,7 +61,7 @@ class Resender:
                 text = "the service has all %d events of the journal %s, whose supervisor died"
                 log.info(text, sender.journal.last, path.name)
                 if not sender.journal.is_done:
-                    self._dead.append((time.monotonic(), _attempt_of(sender.journal.name)))
+                    self._dead.append((time.monotonic(), sender.journal.name))
                 sender.journal.delete()
                 del self.senders[path]
         return len(self._dead) > dead_before
@@ -88,7 +88,3 @@ def _drop_if_old(path: Path, why: str) -> bool:
         log.error("the journal %s is deleted, with its events: %s", path.name, why)
         path.unlink()
     return is_old
-
-
-def _attempt_of(name: JournalName) -> RunningAttempt:
-    return RunningAttempt(job=name.job, attempt=name.attempt, fence=name.fence, claim=name.claim)
