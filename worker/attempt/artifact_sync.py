@@ -276,7 +276,9 @@ class ArtifactSync(Background):
             if self._retry_while_unreachable(what, partial(self._commit, aside, names, path)):
                 self._uploaded.update(self._root / path / name for name in (*names, layout.MANIFEST))
                 return True
-            self._remove_partial(path)
+            # If the bucket does not answer, control removes the incomplete checkpoint later.
+            with suppress(StoreUnreachable):
+                self._store.remove(path)
         except OSError as error:
             failed = CheckpointData(
                 status="failed", path=path, message=f"the checkpoint could not be uploaded: {error}"
@@ -321,11 +323,6 @@ class ArtifactSync(Background):
             if file.is_file():
                 self._upload(file)
         return self._store.commit(aside, names, path, self._goes_on)
-
-    def _remove_partial(self, path: str) -> None:
-        """Removes an incomplete checkpoint from the bucket. If the bucket does not answer, control removes it later."""
-        with suppress(StoreUnreachable):
-            self._store.remove(path)
 
     def _upload_outputs(self) -> bool:
         # A script may have checkpoints that it did not report, which are uploaded like its other files.

@@ -77,7 +77,7 @@ class Background:
     def _retry_while_unreachable(self, copy: str, do: Callable[[], T]) -> T | None:
         """Calls `do` until the artifact store answers, and returns its result. Returns None after `close`.
 
-        `description` names the copy in notes, such as "the download of file_1".
+        `copy` names the copy in notes, such as "the download of file_1".
         """
         for away in self._tries():
             try:

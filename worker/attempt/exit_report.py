@@ -41,8 +41,10 @@ def _decide(attempt: Attempt) -> DoneData:
     if stop is not None and not has_own_reason:
         return _stopped(attempt, stop, report.result if report else {})
     if failed is not None and failed.report is not None:
-        done = _by_rank(_with_stderr(failed.report, failed), attempt.ranks.world)
-        return done.model_copy(update={"is_follow_up": failed.is_follow_up})
+        done, error = failed.report, failed.report.error
+        if error is not None:
+            done = done.model_copy(update={"error": outcome.with_stderr(error, failed.stderr_tail())})
+        return _by_rank(done.model_copy(update={"is_follow_up": failed.is_follow_up}), attempt.ranks.world)
     if failed is None and report is not None and report.ending is Ending.STOPPED:
         # Another node learned of the stop first, and its ranks stopped ours.
         return report
@@ -69,11 +71,6 @@ def _by_rank(done: DoneData, world: int) -> DoneData:
         return done
     message = f"rank {done.error.rank} of {world}: {done.error.message}"
     return done.model_copy(update={"error": done.error.model_copy(update={"message": message})})
-
-
-def _with_stderr(done: DoneData, rank: Rank) -> DoneData:
-    error = None if done.error is None else outcome.with_stderr(done.error, rank.stderr_tail())
-    return done.model_copy(update={"error": error})
 
 
 def _why_it_died(rank: Rank | None) -> Verdict:

@@ -21,11 +21,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from footplate.contract.fields import InternalMessage
 from footplate.contract.files import is_url
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.hub import HubName, Kind, hub_name
 from footplate.contract.outbound import Allowed
-from worker.attempt.url_files import Fetched, FetchError, FetchFailure, FrozenModel, UrlFiles
+from worker.attempt.url_files import Fetched, FetchError, FetchFailure, UrlFiles
 
 FETCHED_PATTERNS: dict[Kind, list[str]] = {
     "model": ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja"],
@@ -46,7 +47,7 @@ OTHER_WEIGHTS = "*/*.safetensors"
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
 
 
-class FetchItem(FrozenModel):
+class FetchItem(InternalMessage):
     """A URL to download, or a repository at a revision, with the names by which the spec refers to it."""
 
     place: str
@@ -54,7 +55,7 @@ class FetchItem(FrozenModel):
     commit: Commit | None = None
 
 
-class FetchOrder(FrozenModel):
+class FetchOrder(InternalMessage):
     """The instructions of a supervisor for its download process."""
 
     parent: int

@@ -164,7 +164,12 @@ class Rank:
         rank_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         supervisor_socket.setblocking(False)
         self._listen(supervisor_socket.fileno(), supervisor_socket, partial(self._read_events, supervisor_socket))
-        ends = [self._pipe(lines) for lines in self._lines.values()]
+        ends: list[int] = []
+        for lines in self._lines.values():
+            reading, writing = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(reading, False)
+            self._listen(reading, reading, partial(self._read_lines, reading, lines))
+            ends.append(writing)
         try:
             yield rank_socket.fileno(), ends[0], ends[1]
         finally:
@@ -201,13 +206,6 @@ class Rank:
     def close(self) -> None:
         for fd in list(self._streams):
             self._end_stream(fd)
-
-    def _pipe(self, lines: PrintedLines) -> int:
-        """Opens a pipe, and returns the end to which the process writes."""
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(reading, False)
-        self._listen(reading, reading, partial(self._read_lines, reading, lines))
-        return writing
 
     def _listen(self, fd: int, stream: Any, read: Callable[[], None]) -> None:
         self._streams[fd] = stream
@@ -260,22 +258,20 @@ class Rank:
                 self.is_follow_up = data.get(launch.FOLLOW_UP) is True
         if kind == launch.TICK and not self._has_logged_start:
             self._log_start(data.get("forked_ms"))
-        return _checked(message, self.number) if kind in self._kinds else None
+        if kind not in self._kinds:
+            return None
+        step, epoch, at = message.get("step"), message.get("epoch"), message.get("at")
+        return {
+            "rank": self.number,
+            "kind": Kind(kind),
+            "at": at if isinstance(at, str) and len(at) < 40 else now_text(),
+            "step": step if isinstance(step, int) else None,
+            "epoch": epoch if isinstance(epoch, int | float) else None,
+            "data": data,
+        }
 
     def _log_start(self, forked_ms: object) -> None:
         """Logs how long the fork of the process took. Ignores anything but numbers, because users' code may send it."""
         if isinstance(forked_ms, int | float) and math.isfinite(forked_ms):
             self._has_logged_start = True
             log.info("training runs as process %s, forked in %.1f ms", self.pid, min(max(forked_ms, 0.0), 1e9))
-
-
-def _checked(message: dict[str, Any], rank: int) -> dict[str, Any]:
-    step, epoch, at = message.get("step"), message.get("epoch"), message.get("at")
-    return {
-        "rank": rank,
-        "kind": Kind(message["kind"]),
-        "at": at if isinstance(at, str) and len(at) < 40 else now_text(),
-        "step": step if isinstance(step, int) else None,
-        "epoch": epoch if isinstance(epoch, int | float) else None,
-        "data": message["data"],
-    }

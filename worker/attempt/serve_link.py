@@ -103,20 +103,16 @@ class ServeLink:
         self._report_alive()
         if len(self._taken) < self._limit:
             popped: Any = self._client.blpop([withdrawn, queue], timeout=POP_SECONDS)
-            if popped is None or popped[0].decode() == queue:
-                self._take(popped)
-                return
-            self._withdraw(popped[1].decode())
+            if popped is not None:
+                handle = self._take if popped[0].decode() == queue else self._withdraw
+                handle(popped[1].decode())
             return
         self._has_room.clear()
         self._has_room.wait(FULL_SECONDS)
         while (request_id := self._client.lpop(withdrawn)) is not None:
             self._withdraw(request_id.decode())  # type: ignore[union-attr]
 
-    def _take(self, popped: Any) -> None:
-        if popped is None:
-            return
-        request = popped[1].decode()
+    def _take(self, request: str) -> None:
         body: Any = self._client.getdel(keys.serving_request(request))
         if body is None:
             # The request has expired in Redis, or its client has withdrawn it.

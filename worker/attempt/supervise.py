@@ -246,7 +246,11 @@ def turn(attempt: Attempt, longest: float = TICK_SECONDS) -> None:
         _check_training(attempt, now)
     if now - clocks.synced_at >= SYNC_SECONDS:
         clocks.synced_at = now
-        _sync_journal(attempt)
+        try:
+            attempt.journal.sync()
+            attempt.journal.drop_acknowledged(attempt.link.acknowledged)
+        except OSError as error:
+            attempt.end_with(disk_full(error))
 
 
 def _check_stops(attempt: Attempt, now: float) -> None:
@@ -290,14 +294,6 @@ def _measure(attempt: Attempt, now: float) -> None:
         attempt.append(
             [{"rank": rank, **event_of(Kind.SYSTEM, running | usage.measure())} for rank, usage in clocks.usage]
         )
-
-
-def _sync_journal(attempt: Attempt) -> None:
-    try:
-        attempt.journal.sync()
-        attempt.journal.drop_acknowledged(attempt.link.acknowledged)
-    except OSError as error:
-        attempt.end_with(disk_full(error))
 
 
 # ── After training ─────────────────────────────────────────────────────────────────────────────────────────────────

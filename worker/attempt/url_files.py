@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
-from pydantic import BaseModel, ConfigDict
-
+from footplate.contract.fields import InternalMessage
 from footplate.contract.files import shown
 from footplate.contract.outbound import Allowed, Refused, Target, addresses_of, read_url, require_allowed
 
@@ -31,11 +30,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}$")
 
 
-class FrozenModel(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Fetched(FrozenModel):
+class Fetched(InternalMessage):
     """A URL or repository whose files are on this node now."""
 
     place: str
@@ -44,7 +39,7 @@ class Fetched(FrozenModel):
     bytes: int
 
 
-class FetchFailure(FrozenModel):
+class FetchFailure(InternalMessage):
     """The error of a download, for the job's user."""
 
     code: str
@@ -76,12 +71,17 @@ class UrlFiles:
         """Downloads the file that the URL has now, and returns its sha256."""
         part = unfinished_file(self.folder, os.getpid())
         try:
-            with _writing(url, self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                _remove_leftovers(self.folder)
-                digest = self._write(url, part)
-                part.rename(self._file(url, digest))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(self.folder)
+            digest = self._write(url, part)
+            part.rename(self._file(url, digest))
             return digest
+        except OSError as error:
+            raise FetchError(
+                "hub_cache_unusable",
+                f"{shown(url)} cannot be kept on this node: {error.strerror or error}: {error.filename or self.folder}",
+                "files there that no job needs may be removed by hand",
+            ) from error
         finally:
             part.unlink(missing_ok=True)
 
@@ -234,15 +234,3 @@ def _refusal(url: str, status: int) -> FetchError:
     return FetchError(
         "dataset_not_found", f"{shown(url)} does not exist: its server answers {status}", "look for a misspelt name"
     )
-
-
-@contextmanager
-def _writing(url: str, folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FetchError(
-            "hub_cache_unusable",
-            f"{shown(url)} cannot be kept on this node: {error.strerror or error}: {error.filename or folder}",
-            "files there that no job needs may be removed by hand",
-        ) from error

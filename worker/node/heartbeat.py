@@ -104,7 +104,10 @@ class Heartbeat(threading.Thread):
         if self._canary.is_overdue() and not self._node.folder.is_draining():
             restart_if_idle(self._node)
         self.resender.send(client)
-        self._sweep()
+        if time.monotonic() - self._swept_at > SWEEP_SECONDS:
+            self._swept_at = time.monotonic()
+            sweep(self._node.id)
+            sweep(self._node.id, self._node.folder.work)
         self._listen(client)
 
     def _listen(self, client: redis.Redis) -> None:
@@ -125,12 +128,6 @@ class Heartbeat(threading.Thread):
         has_catalogue = self._catalogue is None and self._node.folder.catalogue.exists()
         reported = (self._not_ready, self._reported_store)
         return has_catalogue or (self._node.folder.why_not_ready(), self._store.trouble) != reported
-
-    def _sweep(self) -> None:
-        if time.monotonic() - self._swept_at > SWEEP_SECONDS:
-            self._swept_at = time.monotonic()
-            sweep(self._node.id)
-            sweep(self._node.id, self._node.folder.work)
 
     def _receive(self, raw: bytes | str) -> None:
         try:

@@ -45,16 +45,9 @@ def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
     users = _range(setting, settings) if setting else USUAL
     named = _named(setting) if setting and users is None else None
     if os.geteuid() != 0:
-        if setting and users is not None:
-            raise _unusable(
-                setting,
-                "only a node that root starts can run training as other users; start it as root or unset the variable",
-            )
-        if named is not None and named.uid != os.geteuid():
-            raise _unusable(
-                setting,
-                "only a node that root starts can run training as another user; start it as root or unset the variable",
-            )
+        if setting and (named is None or named.uid != os.geteuid()):
+            why = "only a node that root starts can run training as other users; start it as root or unset the variable"
+            raise _unusable(setting, why)
         return Rights()
     if named is not None and named.uid == 0:
         exposed = "FOOTPLATE_TRAINING_USER is root, so training has all rights on this node"
