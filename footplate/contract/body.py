@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isinf
 from typing import Any, NoReturn
@@ -44,15 +42,9 @@ def read_json(raw: bytes) -> object:
     except UnicodeDecodeError as error:
         place = _place(raw[: error.start].decode(), error.start)
         _refuse(f"not UTF-8 at {place}: byte 0x{raw[error.start]:02x}", hint="send JSON encoded as UTF-8")
-    # NUL and surrogates can only come from escapes, because a raw NUL is not JSON and a raw surrogate is not UTF-8.
-    suspicious = "\\u0000" in text or "\\ud" in text or "\\uD" in text
     problems: list[Problem] = []
     try:
-        _HOOKS.has_marks = False
-        value = _DECODER.decode(text)
-        is_flat = text.count("{") + text.count("[") <= MAX_DEPTH or _depth(value) <= MAX_DEPTH
-        if _HOOKS.has_marks or suspicious or not is_flat:
-            value = _unmark(value, (), problems)
+        value = _plain(_DECODER.decode(text), (), problems)
     except json.JSONDecodeError as error:
         if not text.strip():
             _refuse("the body is empty", hint="send a JSON object")
@@ -130,112 +122,82 @@ def _place(before: str, offset: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))} (byte {offset})"
 
 
-def _depth(value: Any) -> int:
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if children is None else 1 + max(map(_depth, children), default=0)
-
-
-# The JSON decoder calls hooks, which replace each invalid value by a mark. A body with marks is then walked once, to
-# find the path of each mark. Most bodies have no mark, and are not walked.
-
-
 class _Pairs(list[tuple[str, Any]]):
     """The pairs of an object as written, with duplicate keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
+    """Stands for a number that is not allowed, until `_plain` finds its path."""
+
     code: str
     detail: str
     hint: str | None = None
 
 
-class _Hooks(threading.local):
-    """Hooks of the JSON decoder, which put an object of `_Wrong` or `_Pairs` in place of a value that is not allowed.
-
-    `has_marks` is True if the body that this thread decodes has such an object.
-    """
-
-    has_marks = False
-
-    def _mark(self, code: str, detail: str, hint: str | None = None) -> _Wrong:
-        self.has_marks = True
-        return _Wrong(code, detail, hint)
-
-    def parse_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Pairs:
-        value = dict(pairs)
-        if len(value) == len(pairs) and max(map(len, value), default=0) <= MAX_KEY:
-            return value
-        self.has_marks = True
-        return _Pairs(pairs)
-
-    def parse_float(self, text: str) -> float | _Wrong:
-        value = float(text)
-        if isinf(value):
-            return self._mark("number_too_large", f"{_short(text)} is more than a 64-bit float can hold")
-        return value
-
-    def parse_int(self, text: str) -> int | _Wrong:
-        # The length is compared first, because int() of thousands of digits is itself an attack.
-        if len(text.lstrip("-")) > 19 or not -MAX_INTEGER - 1 <= int(text) <= MAX_INTEGER:
-            return self._mark("number_too_large", f"{_short(text)} does not fit into a 64-bit integer")
-        return int(text)
-
-    def parse_constant(self, text: str) -> _Wrong:
-        return self._mark("not_finite", f"{text} is not a number in JSON", "write a number, or leave the field out")
+def _float(text: str) -> float | _Wrong:
+    value = float(text)
+    return _Wrong("number_too_large", f"{_short(text)} is more than a 64-bit float can hold") if isinf(value) else value
 
 
-_HOOKS = _Hooks()
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_HOOKS.parse_object,
-    parse_float=_HOOKS.parse_float,
-    parse_int=_HOOKS.parse_int,
-    parse_constant=_HOOKS.parse_constant,
-)
+def _integer(text: str) -> int | _Wrong:
+    # The length is compared first, because int() of thousands of digits is itself an attack.
+    if len(text.lstrip("-")) > 19 or not -MAX_INTEGER - 1 <= int(text) <= MAX_INTEGER:
+        return _Wrong("number_too_large", f"{_short(text)} does not fit into a 64-bit integer")
+    return int(text)
 
 
-def _unmark(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Any:
-    """Converts a marked value to plain JSON, and adds the problem of each invalid value to `problems`."""
+def _constant(text: str) -> _Wrong:
+    return _Wrong("not_finite", f"{text} is not a number in JSON", "write a number, or leave the field out")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=_float, parse_int=_integer, parse_constant=_constant)
+
+
+def _plain(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> Any:
+    """Converts a decoded value to plain JSON, and adds the problem of each invalid value to `problems`."""
     if isinstance(value, _Wrong):
         problems.append(Problem(pointer_to(*path), value.code, value.detail, value.hint))
         return None
     if isinstance(value, str):
-        problems.extend(_string_problems(value, path, "the string"))
+        problems.extend(_string_problems(value, path))
         return value
-    if not isinstance(value, dict | list):
+    if not isinstance(value, list):
         return value
     if len(path) >= MAX_DEPTH:
         problems.append(Problem(pointer_to(*path), "too_deep", f"nested more than {MAX_DEPTH} levels deep"))
         return None
-    if isinstance(value, dict | _Pairs):
-        return _unmark_object(value.items() if isinstance(value, dict) else value, path, problems)
-    return [_unmark(item, (*path, index), problems) for index, item in enumerate(value)]
+    if isinstance(value, _Pairs):
+        return _plain_object(value, path, problems)
+    return [_plain(item, (*path, index), problems) for index, item in enumerate(value)]
 
 
-def _unmark_object(
-    pairs: Iterable[tuple[str, Any]], path: tuple[str | int, ...], problems: list[Problem]
-) -> dict[str, Any]:
+def _plain_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Problem]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, item in pairs:
-        name = f"the key {_short(ascii(key[:MAX_KEY]))}"
-        wrong_key = list(_string_problems(key, path, name))
-        if len(key) > MAX_KEY:
-            wrong_key.append(Problem(pointer_to(*path), "too_long", f"{name} has more than {MAX_KEY} characters"))
+        wrong_key = _string_problems(key, path, is_key=True)
         problems.extend(wrong_key)
         # An invalid key cannot be part of a pointer, so problems in its value get the pointer of the object.
         here = path if wrong_key else (*path, key)
         if key in plain:
             detail, hint = "the object has this key more than once", "keep one of them"
             problems.append(Problem(pointer_to(*here), "duplicate_key", detail, hint))
-        plain[key] = _unmark(item, here, problems)
+        plain[key] = _plain(item, here, problems)
     return plain
 
 
-def _string_problems(text: str, path: tuple[str | int, ...], subject: str) -> Iterator[Problem]:
+def _string_problems(text: str, path: tuple[str | int, ...], *, is_key: bool = False) -> list[Problem]:
+    faults: list[tuple[str, str]] = []
     if "\0" in text:
-        yield Problem(pointer_to(*path), "nul", f"{subject} contains a NUL character")
+        faults.append(("nul", "contains a NUL character"))
     if _SURROGATE.search(text):
-        yield Problem(pointer_to(*path), "lone_surrogate", f"{subject} contains half of a surrogate pair")
+        faults.append(("lone_surrogate", "contains half of a surrogate pair"))
+    if is_key and len(text) > MAX_KEY:
+        faults.append(("too_long", f"has more than {MAX_KEY} characters"))
+    if not faults:
+        return []
+    subject = f"the key {_short(ascii(text[:MAX_KEY]))}" if is_key else "the string"
+    return [Problem(pointer_to(*path), code, f"{subject} {detail}") for code, detail in faults]
 
 
 def _short(text: str) -> str:
