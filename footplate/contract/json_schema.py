@@ -29,8 +29,7 @@ def violations(schema: Schema, value: object, pointer: str = "") -> list[Problem
 
 
 def _violations(schema: Schema, value: Any, pointer: str, definitions: Schema) -> Iterator[Problem]:
-    if "$ref" in schema:
-        schema = {**definitions.get(schema["$ref"].rpartition("/")[2], {}), **schema}
+    schema = _resolved(schema, definitions)
     if branches := schema.get("anyOf") or schema.get("oneOf"):
         yield from _any_of(branches, value, pointer, definitions)
     types = _types(schema)
@@ -96,7 +95,7 @@ def _any_of(branches: list[Schema], value: object, pointer: str, definitions: Sc
 
 
 def _resolved(schema: Schema, definitions: Schema) -> Schema:
-    return definitions.get(schema["$ref"].rpartition("/")[2], {}) if "$ref" in schema else schema
+    return {**definitions.get(schema["$ref"].rpartition("/")[2], {}), **schema} if "$ref" in schema else schema
 
 
 def _choice(choices: list[Any], value: object, pointer: str) -> Iterator[Problem]:

@@ -42,12 +42,7 @@ ROWS_PER_TIME_CHECK = 64
 class RowReport:
     """Collects the columns, types and problems of rows that are added one by one."""
 
-    def __init__(
-        self,
-        *,
-        count_tokens: Callable[[str], int] | None = None,
-        deadline: float | None = None,
-    ) -> None:
+    def __init__(self, *, count_tokens: Callable[[str], int] | None = None, deadline: float | None = None) -> None:
         """`count_tokens` returns a text's length in tokens. Reading ends at `deadline`, a time of `time.monotonic`."""
         self.rows, self.bad_rows = 0, 0
         self.is_complete = True

@@ -61,14 +61,6 @@ def shape_problems(spec: JobSpec) -> Iterator[Problem]:
 _SHARING = ("ddp", "fsdp", "deepspeed")
 
 
-def _of_fsdp(config: Json, training: TrainingArguments, world: int) -> Iterator[Problem]:
-    try:
-        FsdpConfig.read(config, training)
-    except (ValueError, TypeError) as error:
-        hint = "the config takes the options of training.fsdp_config: docs/guides/strategies.md"
-        yield Problem(f"{STRATEGY}/config", "disagreement", str(error)[:500], hint)
-
-
 def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iterator[Problem]:
     at = f"{STRATEGY}/config"
     if not config:
@@ -79,7 +71,7 @@ def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iter
         yield Problem(at + pointer_to(*name.split(".")), "disagreement", why, "leave it out of the config")
     config = deepspeed.read(config)
     for entry in deepspeed.fill(config, training, per_process=training.per_device_train_batch_size, world=world):
-        text = str(entry.said)[:60]
+        text = str(entry.written)[:60]
         detail = f"is {text}, but /training/{entry.name} is {entry.value}"
         if entry.path == "train_batch_size":
             size, accumulate = training.per_device_train_batch_size, training.gradient_accumulation_steps
@@ -95,12 +87,9 @@ def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iter
             yield Problem(at + pointer_to(*path.split(".")), "disagreement", detail, "give a value")
 
 
-_CONFIGS = {"fsdp": _of_fsdp, "deepspeed": _of_deepspeed}
-
-
 def sharding_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields the problems of FSDP's or DeepSpeed's config, and of spec fields that work with neither of them."""
-    strategy, world = spec.resources.strategy, spec.resources.world_size
+    strategy = spec.resources.strategy
     if not isinstance(strategy, Fsdp | DeepSpeed):
         return
     kind = strategy.type
@@ -109,7 +98,14 @@ def sharding_problems(spec: JobSpec) -> Iterator[Problem]:
         hint = 'use "ddp", and give your Accelerator an FSDP or DeepSpeed plugin'
         yield Problem(f"{STRATEGY}/type", "disagreement", detail, hint)
         return
-    yield from _CONFIGS[kind](strategy.config, spec.training, world)
+    if isinstance(strategy, DeepSpeed):
+        yield from _of_deepspeed(strategy.config, spec.training, spec.resources.world_size)
+    else:
+        try:
+            FsdpConfig.read(strategy.config, spec.training)
+        except (ValueError, TypeError) as error:
+            hint = "the config takes the options of training.fsdp_config: docs/guides/strategies.md"
+            yield Problem(f"{STRATEGY}/config", "disagreement", str(error)[:500], hint)
     if spec.optimizers:
         detail = f"several optimizers cannot be used with {kind}, which shards the model over the processes"
         yield Problem("/optimizers", "disagreement", detail, 'use "ddp", or one optimizer')

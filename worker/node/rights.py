@@ -46,8 +46,8 @@ def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
     named = _named(setting) if setting and users is None else None
     if os.geteuid() != 0:
         if setting and (named is None or named.uid != os.geteuid()):
-            why = "only a node that root starts can run training as other users; start it as root or unset the variable"
-            raise _unusable(setting, why)
+            instead = "start it as root or unset the variable"
+            raise _unusable(setting, f"only a node that root starts can run training as other users; {instead}")
         return Rights()
     if named is not None and named.uid == 0:
         exposed = "FOOTPLATE_TRAINING_USER is root, so training has all rights on this node"

@@ -73,12 +73,12 @@ class Difference(NamedTuple):
     """A value in the config that contradicts an argument."""
 
     path: str
-    said: Any
+    written: Any
     name: str
     value: Any
 
     def __str__(self) -> str:
-        return f"{self.path} is {self.said}, but {self.name} is {self.value}"
+        return f"{self.path} is {self.written}, but {self.name} is {self.value}"
 
 
 def read(value: Config | str | None) -> Config:
@@ -101,10 +101,7 @@ def refusals(config: Config, args: TrainingArguments) -> Iterator[tuple[str, str
     yield from _offloads(config.get("zero_optimization"))
     if args.fp16 or _enabled(config.get("fp16")) is True:
         name = "fp16" if args.fp16 else "deepspeed.fp16.enabled"
-        yield (
-            "fp16",
-            f"{name} needs a loss scale, which a checkpoint of several processes does not store: use bf16",
-        )
+        yield "fp16", f"{name} needs a loss scale, which a checkpoint of several processes does not store: use bf16"
     zero = config.get("zero_optimization")
     if args.bf16 and not (isinstance(zero, dict) and zero.get("stage")):
         yield (

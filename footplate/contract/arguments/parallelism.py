@@ -26,11 +26,11 @@ def sizes(value: Any) -> Any:
                 f"parallelism_config's cp_comm_strategy is {strategy!r}, but only 'allgather' is supported"
             )
         value = {name: getattr(value, name, None) for name in SIZES}
-    given_sizes = {name: size for name, size in value.items() if name not in _BACKENDS and size is not None}
-    for name, size in given_sizes.items():
+    named_sizes = {name: size for name, size in value.items() if name not in _BACKENDS and size is not None}
+    for name, size in named_sizes.items():
         if name not in SIZES:
             hint = did_you_mean(name, SIZES) or f"the sizes are {', '.join(SIZES)}"
             raise ValueError(f"parallelism_config has no size {name!r}: {hint}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"parallelism_config's {name} is {size!r}, but a size is 1 or more processes")
-    return {name: given_sizes.get(name, 1) for name in SIZES}
+    return {name: named_sizes.get(name, 1) for name in SIZES}

@@ -21,15 +21,8 @@ from pydantic_core import ArgsKwargs
 from footplate.contract.arguments.argument_fields import CONFIG, Fields, GenerationFields
 from footplate.contract.arguments.consistency import disagreements
 from footplate.contract.arguments.legacy import translated
-from footplate.contract.arguments.not_supported import CHOICES_NOT_YET, NOT_YET
+from footplate.contract.arguments.not_supported import CHOICES_NOT_YET, NOT_YET, SERVER_OWNED
 from footplate.contract.errors import NotAvailableYet, did_you_mean
-
-_OBJECTS = frozenset(
-    {
-        "accelerator_config", "deepspeed", "fsdp_config", "liger_kernel_config", "lr_scheduler_kwargs",
-        "parallelism_config",
-    }
-)  # fmt: skip
 
 
 @dataclass(config=CONFIG)
@@ -54,8 +47,9 @@ class TrainingArguments(Fields):
         arguments = values.kwargs if isinstance(values, ArgsKwargs) else values
         if not isinstance(arguments, dict):
             return values
+        objects = {*TrainingArguments._VALID_DICT_FIELDS, "liger_kernel_config", "parallelism_config"}
         arguments = {
-            name: _parsed_json(value) if name in _OBJECTS else value for name, value in translated(arguments).items()
+            name: _parsed_json(value) if name in objects else value for name, value in translated(arguments).items()
         }
         fields = [field.name for field in dataclasses.fields(cls)]
         for name, value in arguments.items():
@@ -196,8 +190,6 @@ def stated(args: TrainingArguments) -> dict[str, Any]:
 
 @functools.cache
 def _defaults(kind: type[TrainingArguments]) -> list[tuple[str, Any]]:
-    from footplate.contract.arguments.not_supported import SERVER_OWNED
-
     return [(name, value) for name, value in kind().to_dict().items() if name not in SERVER_OWNED]
 
 

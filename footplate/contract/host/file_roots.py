@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,8 @@ class Roots:
         path = _inside(root, root / rest, name)
         if not path.exists():
             neighbours = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-            hint = did_you_mean(path.name, neighbours) or (
-                _of_hub(neighbours) if is_hub_name(name) else f"put it below {root}"
-            )
+            fetched = f"fetched files: {', '.join(sorted(neighbours)[:20]) or 'none'}; pickled files are never fetched"
+            hint = did_you_mean(path.name, neighbours) or (fetched if is_hub_name(name) else f"put it below {root}")
             raise DatasetError(f"{name} is not on this node: there is no {path}", hint=hint)
         return self._recorded(name, [str(path)])[0]
 
@@ -89,7 +89,11 @@ class Roots:
         if is_url(name) or not any(letter in name for letter in "*?["):
             return [self.resolve(name)]
         root, rest = self._parts(name)
-        files = sorted({str(_inside(root, path, name)) for path in self._glob(root, rest, name) if path.is_file()})
+        paths = list(islice(root.glob(rest), MOST_FILES + 1))
+        if len(paths) > MOST_FILES:
+            hint = "write a pattern that matches fewer files, or join files"
+            raise DatasetError(f"{name} matches more than {MOST_FILES} files", hint=hint)
+        files = sorted({str(_inside(root, path, name)) for path in paths if path.is_file()})
         if not files:
             raise DatasetError(f"{name} matches no file on this node", hint=f"the node searched for {rest} in {root}")
         return self._recorded(name, files)
@@ -98,13 +102,6 @@ class Roots:
         if name.startswith("data://"):
             self.read[name] = paths
         return paths
-
-    def _glob(self, root: Path, pattern: str, name: str) -> Iterator[Path]:
-        for number, path in enumerate(root.glob(pattern)):
-            if number >= MOST_FILES:
-                hint = "write a pattern that matches fewer files, or join files"
-                raise DatasetError(f"{name} matches more than {MOST_FILES} files", hint=hint)
-            yield path
 
     def _parts(self, name: str) -> tuple[Path, str]:
         if is_hub_name(name):
@@ -120,10 +117,6 @@ class Roots:
         if ".." in rest.split("/"):
             raise DatasetError(f"{name} leads out of {scheme}://", hint="write the path without '..'")
         return {"data": self.data, "models": self.models}[scheme].resolve(), rest
-
-
-def _of_hub(fetched_names: list[str]) -> str:
-    return f"fetched files: {', '.join(sorted(fetched_names)[:20]) or 'none'}; pickled files are never fetched"
 
 
 def _inside(root: Path, path: Path, name: str) -> Path:

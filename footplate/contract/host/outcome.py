@@ -109,10 +109,6 @@ def _decided_to_exit(error: BaseException) -> bool:
     return error.code == USAGE_ERROR or not isinstance(error.code, int)
 
 
-def _exited_with_0(error: BaseException) -> bool:
-    return isinstance(error, SystemExit) and error.code in (None, 0)
-
-
 EXCEPTIONS = (
     _Row(lambda error: isinstance(error, UnknownComponent | InvalidSpec | NotAvailableYet), Reason.NOT_BUILDABLE, ""),
     _Row(_not_fetched("hub_unreachable", "store_unreachable", "hub_cache"), Reason.CRASHED, ""),
@@ -134,7 +130,8 @@ EXCEPTIONS = (
          "lower learning_rate or max_grad_norm, or add warm-up steps; replace fp16, which overflows early, by bf16"),
     _Row(_is("footplate.trainer.checkpoint.CannotSave"), Reason.ERROR, "cannot_save",
          "make room in the artifact store, then resume the job, which continues from its last checkpoint"),
-    _Row(_exited_with_0, Reason.ERROR, "exited", EXITED_WITH_0),
+    _Row(lambda error: isinstance(error, SystemExit) and error.code in (None, 0), Reason.ERROR, "exited",
+         EXITED_WITH_0),
     _Row(_decided_to_exit, Reason.ERROR, "exited", DECIDED),
     _Row(lambda error: isinstance(error, SystemExit), Reason.CRASHED, "exited", EXITED),
 )  # fmt: skip
@@ -189,23 +186,22 @@ def of_exit(code: int, *, rank: int, peak_rss_mb: float, is_oom_kill: bool, outp
 
     `code` is its exit code, or minus the signal's number.
     """
-    reason, name, message, hint = _exit_row(code, peak_rss_mb, is_oom_kill)
-    return Verdict(reason, Failure(code=name, message=message, hint=hint, rank=rank, traceback=output or None))
-
-
-def _exit_row(code: int, peak_rss_mb: float, is_oom_kill: bool) -> tuple[Reason, str, str, str | None]:
-    used = f"it had used {peak_rss_mb:.0f} MB"
+    reason, name = Reason.CRASHED, "exited"
+    hint: str | None = None
     if is_oom_kill:
-        return Reason.OOM, "out_of_memory", f"the kernel's OOM killer ended the training process; {used}", SMALLER
-    if code == -signal.SIGKILL:
-        text = f"the training process was killed (SIGKILL): the kernel's OOM killer or a kill -9; {used}"
-        return Reason.CRASHED, "killed", text, None
-    if code < 0:
-        name = _signal_name(-code)
-        hints = {"SIGSEGV": "a native extension accessed invalid memory; faulthandler's lines in the log may name it"}
-        return Reason.CRASHED, name.lower(), f"the training process died of {name}; {used}", hints.get(name)
-    text = f"the training process exited with code {code} and reported no outcome; {used}"
-    return Reason.CRASHED, "exited", text, EXITED
+        reason, name, hint = Reason.OOM, "out_of_memory", SMALLER
+        event = "the kernel's OOM killer ended the training process"
+    elif code == -signal.SIGKILL:
+        name, event = "killed", "the training process was killed (SIGKILL): the kernel's OOM killer or a kill -9"
+    elif code < 0:
+        signal_name = _signal_name(-code)
+        name, event = signal_name.lower(), f"the training process died of {signal_name}"
+        if -code == signal.SIGSEGV:
+            hint = "a native extension accessed invalid memory; faulthandler's lines in the log may name it"
+    else:
+        event, hint = f"the training process exited with code {code} and reported no outcome", EXITED
+    message = f"{event}; it had used {peak_rss_mb:.0f} MB"
+    return Verdict(reason, Failure(code=name, message=message, hint=hint, rank=rank, traceback=output or None))
 
 
 def _signal_name(number: int) -> str:

@@ -169,13 +169,10 @@ def remove_public_files(user: User) -> None:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 with suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_uid == user.uid:
-                        _remove(entry)
+                    if entry.stat(follow_symlinks=False).st_uid != user.uid:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)
     remove_ipc(user.uid)
-
-
-def _remove(entry: os.DirEntry[str]) -> None:
-    if entry.is_dir(follow_symlinks=False):
-        shutil.rmtree(entry.path, ignore_errors=True)
-    else:
-        os.unlink(entry.path)
