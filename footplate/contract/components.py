@@ -93,10 +93,7 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
         return sorted(self.root.get(group, {}))
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            group: {name: item.model_dump(mode="json") for name, item in items.items()}
-            for group, items in self.root.items()
-        }
+        return self.model_dump(mode="json")
 
     def problems(self, spec: JobSpec) -> Iterator[Problem]:
         """Yields what the nodes lack for this spec, arguments that do not fit, and fields that its trainer ignores."""

@@ -3,7 +3,8 @@
     use(bundle)                        once per training process, after which `module:Attr` is found in its bundle
     OwnComponent(group, name).load()   returns the function that makes the part, as an entry point does
 
-A fault of the code is an OwnCodeError, with the lines of the user's own files and none of ours.
+A fault of the code is an OwnCodeError, with the lines of the user's own files and none of ours. `described` adds such
+lines to any other error that the code led to, and a hint.
 """
 
 from __future__ import annotations
@@ -13,26 +14,32 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import islice
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, cast
 
 from packaging.requirements import Requirement
+from torch import Tensor, nn
 
 import footplate
 from footplate.contract.errors import FootplateError, OwnCodeError, did_you_mean
+from footplate.contract.events import Failure
 from footplate.contract.host.bundle_files import Bundle
+from footplate.trainer.batch_errors import is_misfit, shapes_of
 
 TAKEN_AS_THEY_ARE = frozenset({"collators", "losses", "compute_metrics", "rewards"})
 """The groups of components in which a function is used itself. In other groups, the function's result is used."""
 MADE_BY_THE_TRAINER = frozenset({"optimizers", "schedules"})
 """The groups whose classes the Trainer calls itself, because the objects need the model's parameters."""
 TRACE_CHARS = 6000
+MESSAGE_CHARS = 2000
+MOST_TENSORS = 8
 OUR_PROGRAMS = frozenset({"service", "worker", "migrations", "tests", "bench"})
 """The packages beside `footplate`. Only a checkout has `tests` and `bench`, and an installed wheel has not."""
 OUR_FOLDER = Path(footplate.__file__).resolve().parents[1]
@@ -232,3 +239,53 @@ def is_own(filename: str) -> bool:
 
 def _short(filename: str) -> str:
     return str(Path(filename).relative_to(_opened.folder)) if _opened and is_own(filename) else filename
+
+
+def described(error: BaseException, failure: Failure) -> Failure:
+    """Adds the place in the bundle, a hint and a traceback to the failure, if code of the bundle led to the error."""
+    if isinstance(error, FootplateError) or not list(_users_frames(error)):
+        return failure
+    hint = failure.hint or _hint(error)
+    return failure.model_copy(
+        update={
+            "message": placed(error, failure.message)[:MESSAGE_CHARS],
+            "hint": hint,
+            # The hint is often also the last note of the exception. It is removed, because the failure has it already.
+            "traceback": trace_of(error).removesuffix(f"{hint}\n"),
+        }
+    )
+
+
+def _users_frames(error: BaseException) -> Iterator[FrameType]:
+    return (frame for frame, _ in traceback.walk_tb(error.__traceback__) if is_own(frame.f_code.co_filename))
+
+
+def _hint(error: BaseException) -> str | None:
+    if isinstance(error, ModuleNotFoundError):
+        return missing_module(error)
+    if not is_misfit(error) or "state_dict" in str(error):
+        return None
+    facts = list(_shapes(error))
+    return "; ".join(facts) + ". Change the size of the layer, or the shape of what it gets" if facts else None
+
+
+def _shapes(error: BaseException) -> Iterator[str]:
+    """Yields the shapes of the tensors in the user's deepest function, and the innermost layer with its input."""
+    *_, users = _users_frames(error)
+    if tensors := dict(islice(_tensors(users.f_locals), MOST_TENSORS)):
+        name = users.f_code.co_name
+        yield f"{'the script' if name == '<module>' else name} has {shapes_of(tensors)}"
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        layer, layer_input = frame.f_locals.get("self"), frame.f_locals.get("input")
+        if isinstance(layer, nn.Module) and isinstance(layer_input, Tensor):
+            yield f"{type(layer).__name__}({layer.extra_repr()}) got {tuple(layer_input.shape)} {layer_input.dtype}"
+            return
+
+
+def _tensors(variables: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensors among a function's variables, and those of its dicts, such as a batch."""
+    for name, value in list(variables.items()):
+        if isinstance(value, Tensor):
+            yield name, value
+        elif isinstance(value, dict) and not name.startswith("__"):
+            yield from ((f"{name}[{key!r}]", entry) for key, entry in value.items() if isinstance(entry, Tensor))

@@ -43,7 +43,7 @@ from footplate.contract.host.launch import FOLLOW_UP, OUTCOME, TICK, Order, read
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.spec import JobSpec
 from footplate.contract.strategies import strategy_arguments
-from footplate.runtime import extensions, own_code, own_code_errors, own_loop, predictions, process_group
+from footplate.runtime import extensions, own_code, own_loop, predictions, process_group
 from footplate.runtime.build import Parts, build, check_trainer, save_model
 from footplate.runtime.emit import Emit, EventSocket, StoppedEvaluating
 from footplate.runtime.export import export
@@ -82,7 +82,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
         # Without this, torch's handler would raise another error in the lines below when the next data worker dies.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         verdict, is_follow_up = outcome.of_exception(error, order.rank), process_group.is_caused_by_another_rank(error)
-        failure = own_code_errors.described(error, verdict.error)
+        failure = own_code.described(error, verdict.error)
         done = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=failure)
         if emit is not None:
             with suppress(Exception):

@@ -18,7 +18,7 @@ from footplate.contract.host import outcome
 from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.contract.lifecycle import Reason
 from footplate.runtime import own_code
-from footplate.runtime.own_code_errors import described
+from footplate.runtime.own_code import described
 from tests.support.bundles import kept
 from tests.support.own_code import close_bundle
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from footplate.components.st_trainers import is_encoder
 from footplate.contract.conversations import plain
 from footplate.contract.host.file_roots import Roots
 from footplate.contract.serving import ServingRequest
+from footplate.contract.spec import JobSpec
+from footplate.contract.spec_parts import Component
 from footplate.runtime.build import apply_maps
 from footplate.runtime.predictions import arrays_of
 from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
-from footplate.runtime.serving.rows import as_tensors, maps_for, prepared
 from footplate.runtime.serving.tasks import readable, task_of
 from footplate.runtime.serving.texts import Clients, GeneratedText, Texts
 from footplate.trainer.collators import DataCollatorWithPadding
@@ -25,6 +26,11 @@ MASKING = ("masked-lm", "t5-spans")
 """Collators that hide tokens at random, which a prediction must not do."""
 READS_ROWS = "hf/seq2seq"
 """The language model for which the spec's maps turn rows into prompts. Other ones take prompts or messages."""
+LABEL_ARGUMENTS = {"tokenize": "target", "tokenize-words": "labels"}
+"""The argument of a map that names a column with labels. The map works without this argument."""
+LABEL_MAPS = ("labels", "answers")
+"""The maps that read only a column of labels."""
+NO_ANSWER: dict[str, list[Any]] = {"text": [], "answer_start": []}
 
 
 class Predictions:
@@ -85,10 +91,11 @@ class Predictions:
             clients.tick()
 
     def _rows(self, inputs: Any, *, as_floats: bool = False) -> Any:
-        rows = prepared(inputs, self._model.spec)
-        maps = maps_for(rows, self._model.spec)
+        rows = _named(inputs, self._model.spec)
+        maps = _maps_for(rows, self._model.spec)
         if not maps:
-            return as_tensors(rows, as_floats=as_floats)
+            # Lists of numbers become tensors, as datasets without maps have them.
+            return [{name: _tensor(value, as_floats=as_floats) for name, value in row.items()} for row in rows]
         return apply_maps(
             rows, maps, self._model.spec, self._roots, processor=self._model.tokenizer, model=self._model.base
         )
@@ -182,3 +189,66 @@ def _is_tensor(value: Any) -> bool:
 
 def _cut(array: Any, real_tokens: Any) -> Any:
     return array[real_tokens] if real_tokens is not None and array.ndim and len(array) == len(real_tokens) else array
+
+
+# The rows of a request, with the maps of the spec, but without the columns of labels
+
+
+def _named(rows: Sequence[Any], spec: JobSpec) -> list[dict[str, Any]]:
+    """Returns rows with named columns. A text alone becomes the column that the spec's first map of inputs reads."""
+    texts = [
+        component
+        for component in spec.data.map
+        if isinstance(component.args.get("column"), str) and component.use not in LABEL_MAPS
+    ]
+    column = str(texts[0].args["column"]) if texts else None
+    named_rows = []
+    for number, row in enumerate(rows):
+        if isinstance(row, str) and column is not None:
+            named_rows.append({column: row})
+        elif isinstance(row, dict) and row:
+            named_rows.append(dict(row))
+        else:
+            example = f'{{"{column or "x"}": …}}'
+            raise CannotAnswer(
+                f"input {number} is not a row: a row is an object with the columns of the job's data",
+                code="bad_input",
+                hint=f"for example {example}" + (", or a text alone" if column else ""),
+            )
+    return named_rows
+
+
+def _maps_for(rows: list[dict[str, Any]], spec: JobSpec) -> list[Component]:
+    """Returns the spec's maps without the labels that the rows do not have."""
+    columns = set(rows[0])
+    maps: list[Component] = []
+    for component in spec.data.map:
+        map_name, args = component.use, dict(component.args)
+        if map_name == "chunk" or (map_name == "labels" and args.get("column", "label") not in columns):
+            continue
+        if map_name in LABEL_ARGUMENTS and args.get(LABEL_ARGUMENTS[map_name]) not in (None, *columns):
+            del args[LABEL_ARGUMENTS[map_name]]
+        if map_name == "answers":
+            for row in rows:
+                row.setdefault(str(args.get("column", "answers")), NO_ANSWER)
+        if map_name == "rename":
+            renamed: Any = args.get("columns")
+            names = {old: new for old, new in renamed.items() if old in columns} if isinstance(renamed, dict) else {}
+            args["columns"] = names
+            columns |= set(names.values())
+        if map_name in ("keep", "drop"):
+            listed_names = args.get("columns")
+            args["columns"] = (
+                [name for name in listed_names if name in columns] if isinstance(listed_names, list) else listed_names
+            )
+        maps.append(Component(use=map_name, args=args))
+    return maps
+
+
+def _tensor(value: Any, *, as_floats: bool) -> Any:
+    if not isinstance(value, list):
+        return value
+    try:
+        return torch.tensor(value, dtype=torch.float32 if as_floats else None)
+    except (TypeError, ValueError):
+        return value
