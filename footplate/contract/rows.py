@@ -31,7 +31,10 @@ class RowForms:
             self._forms = [fitting]
             return None
         form, problems = min(problems_by_form, key=lambda pair: _distance(pair[0], row, pair[1]))
-        return self._wrong(_detail(form, row, problems[0]))
+        if _missing(form, row):
+            return self._wrong(_no_column(form, row))
+        column, _, inside = problems[0].pointer.removeprefix("/").partition("/")
+        return self._wrong(f"column {column!r}{f', at {inside},' if inside else ''} {problems[0].detail}")
 
     def problem_of_columns(self, columns: Iterable[str]) -> Problem | None:
         """Returns None if a format needs only these columns. Else names a missing column of the most similar format."""
@@ -53,13 +56,6 @@ def _distance(form: Schema, row: Mapping[str, Any], problems: Sequence[Problem])
 
 def _missing(form: Schema, row: Mapping[str, Any]) -> list[str]:
     return [column for column in form["required"] if column not in row]
-
-
-def _detail(form: Schema, row: Mapping[str, Any], problem: Problem) -> str:
-    if _missing(form, row):
-        return _no_column(form, row)
-    column, _, inside = problem.pointer.removeprefix("/").partition("/")
-    return f"column {column!r}{f', at {inside},' if inside else ''} {problem.detail}"
 
 
 def _no_column(form: Schema, row: Mapping[str, Any]) -> str:

@@ -70,19 +70,21 @@ def _own_code_problems(spec: JobSpec) -> Iterator[Problem]:
 def _file_name_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields a problem for each path that contains `..` or `.`, or that does not begin with a root such as `data://`."""
     for argument in spec.texts:
-        text = argument.text
-        if is_hub_name(text):
-            yield from _hub_name_problems(argument)
-        elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
-            detail, hint = (
-                "a path below data:// or models:// must not contain '.' or '..'",
-                "write the path without '.' and '..'",
-            )
-            yield Problem(argument.pointer, "path_outside_root", detail, hint)
-        elif argument.is_path and argument.is_of_a_dataset and is_url(text):
-            yield from _url_problems(argument)
-        elif argument.is_path and not text.startswith(ROOTS) and not is_file(text):
-            yield _without_root(argument)
+        pointer, text = argument.pointer, argument.text
+        try:
+            if is_hub_name(text):
+                hub_name(text)
+            elif text.startswith(ROOTS) and {"..", "."} & set(text.split("://", 1)[1].split("/")):
+                detail = "a path below data:// or models:// must not contain '.' or '..'"
+                yield Problem(pointer, "path_outside_root", detail, "write the path without '.' and '..'")
+            elif argument.is_path and argument.is_of_a_dataset and is_url(text):
+                read_url(text)
+            elif argument.is_path and not text.startswith(ROOTS) and not is_file(text):
+                yield _without_root(argument)
+        except Refused as error:
+            yield Problem(pointer, "bad_url", f"the URL {error}", "for example https://data.example.org/rows.jsonl")
+        except ValueError as error:
+            yield Problem(pointer, "bad_hub_name", f"{text[:200]!r}: {error}", f"for example {HOW}")
 
 
 def _trainer_problems(spec: JobSpec) -> Iterator[Problem]:
@@ -297,22 +299,6 @@ def _without_root(argument: ArgumentText) -> Problem:
     if argument.is_of_a_dataset and "://" not in argument.text:
         hint += " A file on your own machine is uploaded: footplate upload FILE prints its name for the spec"
     return Problem(argument.pointer, "path_without_root", f"{argument.text[:80]!r} has no root such as data://", hint)
-
-
-def _url_problems(argument: ArgumentText) -> Iterator[Problem]:
-    try:
-        read_url(argument.text)
-    except Refused as error:
-        yield Problem(
-            argument.pointer, "bad_url", f"the URL {error}", "for example https://data.example.org/rows.jsonl"
-        )
-
-
-def _hub_name_problems(argument: ArgumentText) -> Iterator[Problem]:
-    try:
-        hub_name(argument.text)
-    except ValueError as error:
-        yield Problem(argument.pointer, "bad_hub_name", f"{argument.text[:200]!r}: {error}", f"for example {HOW}")
 
 
 _EVALUATION = ("/data/eval", "/data/split")

@@ -47,14 +47,10 @@ def is_component(value: object) -> bool:
     return True
 
 
-def _is_one(value: Any) -> str:
-    return "sets" if isinstance(value, dict) and "use" not in value else "component"
-
-
 EvalSets = Annotated[
     Annotated[Component, Tag("component")]
     | Annotated[dict[Slug, Component], Field(min_length=1, max_length=32), Tag("sets")],
-    Discriminator(_is_one),
+    Discriminator(lambda value: "sets" if isinstance(value, dict) and "use" not in value else "component"),
 ]
 
 

@@ -64,12 +64,14 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
     sets = spec.data.eval
     train, test = builder.batches("train", spec.data.train), builder.batches("test", spec.data.test)
     evaluation: Any = (
-        {name: builder.dataset(dataset) for name, dataset in sets.items()}
+        {name: builder.make("data", dataset) for name, dataset in sets.items()}
         if isinstance(sets, dict)
-        else builder.dataset(sets)
+        else builder.make("data", sets)
     )
     if spec.data.split is not None:
         train, evaluation = split_rows(train, spec.data.split)
+    trainer_args: dict[str, Any] = dict(spec.trainer.args) if spec.trainer else {}
+    rewards = trainer_args.pop(REWARDS, ())
     return Parts(
         train=builder.mapped(train),
         eval={name: builder.mapped(rows) for name, rows in evaluation.items()}
@@ -84,9 +86,9 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         loss=builder.make("losses", spec.loss),
         optimizers=named_optimizers(spec.optimizers),
         callbacks=[builder.make("callbacks", component) for component in spec.callbacks],
-        rewards=builder.rewards(),
+        rewards=[builder.make("rewards", Component.model_validate(reward)) for reward in rewards],
         make_trainer=_installed("trainers", spec.library_trainer) if spec.library_trainer else None,
-        trainer_args=builder.trainer_args(),
+        trainer_args=resolved(trainer_args, roots),
         read=roots.read,
     )
 
@@ -106,21 +108,16 @@ class _Builder:
         self.spec, self.roots = spec, roots
 
     def make(self, group: str, component: Component | None, **more: Any) -> Any:
+        """Calls a component, if any. Parameters before a `/`, as in (rows, processor, /), get the job's objects."""
         if component is None:
             return None
-        return self._called(_installed(group, component), resolved(component.args, self.roots), more)
-
-    def _called(self, target: Callable[..., Any], args: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
-        """Calls a component with `args`. Parameters before a `/`, as in (rows, processor, /), get the job's objects."""
+        target = _installed(group, component)
         parts = [more[name] if name in more else getattr(self, name) for name in _needed_parts(target)]
-        return target(*parts, **args)
-
-    def dataset(self, component: Component | None) -> Any:
-        return self.make("data", component)
+        return target(*parts, **resolved(component.args, self.roots))
 
     def batches(self, field: str, component: Component | None) -> Any:
         """Returns a dataset whose rows the Trainer can batch. Raises NotBuildable for one that evaluates itself."""
-        rows = self.dataset(component)
+        rows = self.make("data", component)
         if isinstance(rows, OwnEvaluation):
             use = component and component.use
             raise NotBuildable(
@@ -136,15 +133,6 @@ class _Builder:
             rows = self.make("maps", component, rows=rows)
         return rows
 
-    def rewards(self) -> list[Any]:
-        listed = self.spec.trainer.args.get(REWARDS, ()) if self.spec.trainer else ()
-        assert isinstance(listed, list | tuple)
-        return [self.make("rewards", Component.model_validate(reward)) for reward in listed]
-
-    def trainer_args(self) -> dict[str, Any]:
-        args = self.spec.trainer.args if self.spec.trainer else {}
-        return resolved({name: value for name, value in args.items() if name != REWARDS}, self.roots)
-
     @property
     def bundle(self) -> Path | None:
         """The folder of the job's bundle."""
@@ -153,16 +141,12 @@ class _Builder:
     @cached_property
     def processor(self) -> Any:
         """The processor that the spec names, or else the tokenizer in the folder of the model's weights."""
-        return self.make("processors", self.spec.processor or self._beside_model())
-
-    def _beside_model(self) -> Component | None:
-        path = self.spec.model.args.get("path") if self.spec.model else None
-        if not isinstance(path, str) or not path.startswith(ROOTS):
-            return None
-        folder = Path(self.roots.resolve(path))
-        if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-            return None
-        return Component(use="hf/tokenizer", args={"path": path})
+        component, path = self.spec.processor, self.spec.model.args.get("path") if self.spec.model else None
+        if component is None and isinstance(path, str) and path.startswith(ROOTS):
+            folder = Path(self.roots.resolve(path))
+            if any((folder / name).is_file() for name in TOKENIZER_FILES):
+                component = Component(use="hf/tokenizer", args={"path": path})
+        return self.make("processors", component)
 
     @cached_property
     def model(self) -> Any:

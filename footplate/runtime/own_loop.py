@@ -89,7 +89,9 @@ class Job:
         handlers, options = fp8_handlers(precision), {}
         if self._peers.world > 1:
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            handlers.append(DistributedDataParallelKwargs(**_ddp(self.args)))
+            names = ("find_unused_parameters", "bucket_cap_mb", "broadcast_buffers", "static_graph")
+            ddp = {name: value for name in names if (value := getattr(self.args, f"ddp_{name}")) is not None}
+            handlers.append(DistributedDataParallelKwargs(**ddp))
             # This sampler is seeded with the epoch, because checkpoints do not contain the state of a generator.
             options = {"dataloader_config": DataLoaderConfiguration(use_seedable_sampler=True, data_seed=seed)}
         accelerator = Accelerator(
@@ -310,13 +312,6 @@ def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -
     except OSError as error:
         raise CannotSave(f"the loop has ended, but its outputs could not be written to {folder}: {error}") from error
     return emit.finished(result)
-
-
-def _ddp(args: TrainingArguments) -> dict[str, Any]:
-    """Returns the `ddp_*` arguments that are set."""
-    names = ("find_unused_parameters", "bucket_cap_mb", "broadcast_buffers", "static_graph")
-    values = {name: getattr(args, f"ddp_{name}") for name in names}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _copied(source: str | Path, target: str | Path) -> None:

@@ -343,7 +343,8 @@ def main() -> None:
     started = time.monotonic()
     try:
         preload()
-        require_one_thread()
+        if (threads := len(os.listdir("/proc/self/task"))) != 1:
+            raise RuntimeError(f"{threads} threads run after the imports, and forked processes would hang")
     except BaseException as error:
         _give_up(node_folder, f"training cannot be imported here: {type(error).__name__}: {error}")
         raise
@@ -354,12 +355,6 @@ def main() -> None:
     log.info("the warm parent is ready after %.1f s", time.monotonic() - started)
     warm.describe(node_folder.catalogue)
     warm.serve()
-
-
-def require_one_thread() -> None:
-    threads = len(os.listdir("/proc/self/task"))
-    if threads != 1:
-        raise RuntimeError(f"{threads} threads run after the imports, and processes that are forked then would hang")
 
 
 def _give_up(node_folder: NodeFolder, why: str) -> None:

@@ -140,7 +140,12 @@ class Attempt:
         secrets = [node.secrets.get(name, "") for name in self.spec.secrets]
         # The node's HF_TOKEN is masked although training does not get it, because training may read it from a file.
         self.secret_mask = SecretMask([*secrets, os.environ.get("HF_TOKEN", "")])
-        self.journal = _new_journal(self)
+        name, max_mb = JournalName(**dict(grant)), settings.journal_max_mb
+        try:
+            self.journal = Journal.create(node.folder.journals, name, max_mb)
+        except OSError as error:
+            # The disk is full, so that is reported from a journal in memory.
+            self.verdict, self.journal = disk_full(error), Journal.in_memory(name, max_mb)
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.fetch_thread = FetchThread(settings, grant, self.spec, self.wake, is_for_another_user=rights.is_given_up)
         self.link = ControlLink(self.client, grant, self.journal, self.wake)
@@ -246,17 +251,6 @@ class Attempt:
             if event["kind"] == Kind.STATE and self.runs_since is None:
                 self.runs_since = time.monotonic()
         return self.runs_since is not None and not was_running
-
-
-def _new_journal(attempt: Attempt) -> Journal:
-    """Creates the attempt's journal. On a full disk, ends the attempt, and reports that from a journal in memory."""
-    grant, settings = attempt.grant, attempt.settings
-    name = JournalName(**dict(grant))
-    try:
-        return Journal.create(attempt.node.folder.journals, name, settings.journal_max_mb)
-    except OSError as error:
-        attempt.verdict = disk_full(error)
-        return Journal.in_memory(name, settings.journal_max_mb)
 
 
 def event_of(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:

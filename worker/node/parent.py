@@ -176,7 +176,7 @@ def connect() -> None:
     """Registers the functions below for Celery's signals. Without `weak=False` Celery would drop them."""
     signals.celeryd_init.connect(_become_node, weak=False)
     signals.worker_process_init.connect(_become_pool_process, weak=False)
-    signals.worker_process_shutdown.connect(_end_pool_process, weak=False)
+    signals.worker_process_shutdown.connect(lambda **_: traces().close(), weak=False)
     signals.worker_ready.connect(_be_ready, weak=False)
     for name in ("celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(name).addFilter(_is_worth_logging)
@@ -194,6 +194,8 @@ def _become_node(conf: Any, **_: Any) -> None:
     """
     try:
         _make_node(conf)
+    except SettingsError as error:
+        raise SystemExit(f"footplate worker: {error}") from error
     except Exception as error:
         log.exception("the node cannot start")
         raise SystemExit(f"footplate worker: the node cannot start: {error!r}") from error
@@ -204,13 +206,10 @@ def _make_node(conf: Any) -> None:
     global _node, _main_pid, _keeper, _heartbeat
     # A pool process that hung before `die_with_parent` survives a restart, and still holds the node's lock.
     Leftovers(lambda pid: not _is_of_our_last_start(pid)).end()
-    try:
-        require_own(settings())
-        gpus: list[Gpu] = inventory(settings().gpus)
-        claimed = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
-        _node = replace(claimed, rights=training_rights(settings(), claimed.folder))
-    except SettingsError as error:
-        raise SystemExit(f"footplate worker: {error}") from error
+    require_own(settings())
+    gpus: list[Gpu] = inventory(settings().gpus)
+    claimed = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
+    _node = replace(claimed, rights=training_rights(settings(), claimed.folder))
     forget_unused(_node.folder.root)
     _main_pid = os.getpid()
     queue = queue_of(_node.id)
@@ -228,10 +227,6 @@ def _become_pool_process(**_: Any) -> None:
     die_with_parent(_main_pid)
     if _keeper is not None:
         os.close(_keeper.writing_end)
-
-
-def _end_pool_process(**_: Any) -> None:
-    traces().close()
 
 
 def _be_ready(**_: Any) -> None:

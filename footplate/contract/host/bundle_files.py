@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from footplate.contract import layout
-from footplate.contract.bundles import Entry, InvalidBundle, look_into, modules
+from footplate.contract.bundles import InvalidBundle, look_into, modules
 from footplate.contract.errors import OwnCodeError
 from footplate.contract.host.artifacts import FileChanged, open_stored
 from footplate.contract.host.scratch import remove
@@ -57,7 +57,13 @@ def unpack(sha256: str, artifacts: Path, scratch: Path) -> Bundle:
             folder.mkdir(parents=True)
             with zipfile.ZipFile(archive) as packed:
                 for entry in entries:
-                    _unpack_one(packed, entry, folder / entry.path)
+                    path = folder / entry.path
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with packed.open(entry.path) as source, path.open("xb") as target:
+                        shutil.copyfileobj(source, target, _PIECE)
+                    # Ninja rebuilds what is older than its sources, so these have the same old time in each attempt.
+                    os.utime(path, (UNPACKED_AT, UNPACKED_AT))
+                    path.chmod(0o555 if entry.is_executable else 0o444)
     except FileChanged as error:
         raise OwnCodeError(
             f"bundle {error}", hint=f"DELETE /bundles/{sha256}, POST the zip to /bundles again, then resume the job"
@@ -72,16 +78,6 @@ def unpack(sha256: str, artifacts: Path, scratch: Path) -> Bundle:
     for parent, _, _ in os.walk(folder, topdown=False):
         os.chmod(parent, 0o555)
     return Bundle(sha256, folder, tuple(entry.path for entry in entries))
-
-
-def _unpack_one(packed: zipfile.ZipFile, entry: Entry, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with packed.open(entry.path) as source, path.open("xb") as target:
-        while piece := source.read(_PIECE):
-            target.write(piece)
-    # Ninja rebuilds what is older than its sources, so the sources have the same old time in each attempt.
-    os.utime(path, (UNPACKED_AT, UNPACKED_AT))
-    path.chmod(0o555 if entry.is_executable else 0o444)
 
 
 def copy_to_fixed_path(bundle: Bundle, folder: Path) -> Bundle:
