@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from footplate.runtime.end_tokens import end_of_answer, write_end_tokens
-from footplate.runtime.serving.texts import GeneratedText, TokenChoice, logprobs_of
-from footplate.runtime.serving.token_text import decoded, token_entry
+from footplate.runtime.serving.texts import GeneratedText, TokenChoice
+from footplate.runtime.serving.token_text import token_entry
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
@@ -41,36 +40,33 @@ def of_words() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner)
 
 
-def text_of(tokens: list[int], limit: int = 1000, **more: Any) -> GeneratedText:
-    text = GeneratedText("ask_1", 0, [0], limit, **{"stops": (), **more})
-    text.tokens = tokens
-    return text
+def text_of(tokenizer: Any, tokens: list[int], **more: Any) -> GeneratedText:
+    return GeneratedText(tokenizer, "ask_1", 0, [0], limit=1000, tokens=tokens, **{"stops": (), **more})
 
 
 def test_a_stop_text_of_many_bytes_ends_a_text(of_bytes: Any) -> None:
-    text, stop = text_of([], stops=("おしまいです、さようなら",)), "おしまいです、さようなら"
+    text, stop = text_of(of_bytes, [], stops=("おしまいです、さようなら",)), "おしまいです、さようなら"
     for token in of_bytes(f"昔々{stop}と言った")["input_ids"]:
-        text.add(token, frozenset(), partial(decoded, of_bytes))
+        text.add(token, frozenset())
 
     assert text.finish == "stop"
-    assert text.whole(partial(decoded, of_bytes)) == "昔々"
+    assert text.whole() == "昔々"
 
 
 def test_a_text_that_continues_a_prompt_keeps_the_space_before_its_first_word(of_words: Any) -> None:
     _, upon, a, time = of_words("once upon a time")["input_ids"]
-    decode = partial(decoded, of_words)
 
-    assert text_of([a, time], prompt_end=(upon,)).whole(decode) == " a time"
-    assert text_of([a, time]).whole(decode) == "a time"
+    assert text_of(of_words, [a, time], prompt_end=(upon,)).whole() == " a time"
+    assert text_of(of_words, [a, time]).whole() == "a time"
 
 
 def test_the_tokens_of_log_probabilities_add_up_to_the_text(of_words: Any, of_bytes: Any) -> None:
     for tokenizer, whole in ((of_words, "once upon a time€"), (of_bytes, "a time€")):
         tokens = of_words("once upon a time")["input_ids"] + [4, 5, 6]
         tokens = tokens if tokenizer is of_words else of_bytes(whole)["input_ids"]
-        text = text_of(tokens, top_logprobs=0)
+        text = text_of(tokenizer, tokens, top_logprobs=0)
         text.choices = [TokenChoice(token, -1.0, []) for token in tokens]
-        entries = logprobs_of(text, len(whole), tokenizer)["logprobs"]
+        entries = text.logprobs(len(whole))["logprobs"]
 
         content = b"".join(bytes(entry.get("bytes") or entry["token"].encode()) for entry in entries)
         assert content.decode().strip() == whole

@@ -87,7 +87,8 @@ class _ConfigReading:
             return
         self._shape(kind)
         self._precision()
-        self._put(self.training, "/training", "gradient_accumulation_steps", "gradient_accumulation_steps", config)
+        steps = config.get("gradient_accumulation_steps")
+        self._put(self.training, "/training/gradient_accumulation_steps", "gradient_accumulation_steps", steps)
         self.resources["strategy"] = {"type": _TYPES[kind], **self._sharing(kind)}
         origins["/resources/strategy/type"] = f"{CONFIG}/distributed_type"
 
@@ -95,36 +96,29 @@ class _ConfigReading:
         processes, machines = self._config.get("num_processes", 1), self._config.get("num_machines", 1)
         for name, count in (("num_processes", processes), ("num_machines", machines)):
             if isinstance(count, bool) or not isinstance(count, int) or not 0 < count < 2**16:
-                self._add_problem(name, "wrong_type", "is not a whole number of 1 or more", None)
+                self._add_problem(name, "wrong_type", "is not a whole number of 1 or more")
                 return
         if processes % machines:
-            self._add_problem(
-                "num_processes",
-                "does_not_divide",
-                f"is {processes}, which cannot be divided equally among {machines} machines",
-                None,
-            )
+            detail = f"is {processes}, which cannot be divided equally among {machines} machines"
+            self._add_problem("num_processes", "does_not_divide", detail)
         if machines > 1:
-            self._put(self.resources, "/resources", "nodes", "num_machines", {"num_machines": machines})
+            self._put(self.resources, "/resources/nodes", "num_machines", machines)
         if kind != "NO":
-            per_node = {"num_processes": processes // machines}
-            self._put(self.resources, "/resources", "processes_per_node", "num_processes", per_node)
+            self._put(self.resources, "/resources/processes_per_node", "num_processes", processes // machines)
         elif processes > 1:
-            self._add_problem(
-                "distributed_type", "disagreement", f"is NO, but num_processes is {processes}", "use MULTI_GPU"
-            )
+            detail = f"is NO, but num_processes is {processes}"
+            self._add_problem("distributed_type", "disagreement", detail, "use MULTI_GPU")
         if self._config.get("use_cpu"):
-            self._put(self.resources, "/resources", "gpus_per_node", "use_cpu", {"use_cpu": 0})
+            self._put(self.resources, "/resources/gpus_per_node", "use_cpu", 0)
         elif kind in ("MULTI_CPU", "MULTI_GPU"):
-            gpus = {"distributed_type": processes // machines if kind == "MULTI_GPU" else 0}
-            self._put(self.resources, "/resources", "gpus_per_node", "distributed_type", gpus)
+            gpus = processes // machines if kind == "MULTI_GPU" else 0
+            self._put(self.resources, "/resources/gpus_per_node", "distributed_type", gpus)
 
     def _precision(self) -> None:
         word = str(_word(self._config.get("mixed_precision", "NO"))).lower()
         if word not in ("no", "bf16", "fp16"):
-            self._add_problem(
-                "mixed_precision", "not_available_yet", f"is {word[:40]}, available: no, bf16, fp16", "use bf16"
-            )
+            detail = f"is {word[:40]}, available: no, bf16, fp16"
+            self._add_problem("mixed_precision", "not_available_yet", detail, "use bf16")
             return
         for name in ("bf16", "fp16"):
             current = self.training.get(name)
@@ -139,14 +133,13 @@ class _ConfigReading:
         for name, strategy in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
             section = self._config.get(name) or {}
             if not isinstance(section, dict):
-                self._add_problem(name, "wrong_type", "is not an object", None)
+                self._add_problem(name, "wrong_type", "is not an object")
             elif kind == strategy:
                 self._origins[CONFIG] = f"{CONFIG}/{name}"
                 return {"config": fsdp_config(section) if strategy == "FSDP" else self._of_zero(section)}
             elif section:
-                self._add_problem(
-                    name, "disagreement", f"is for {strategy}, but distributed_type is {kind}", "keep one of the two"
-                )
+                detail = f"is for {strategy}, but distributed_type is {kind}"
+                self._add_problem(name, "disagreement", detail, "keep one of the two")
         return {}
 
     def _of_zero(self, fields: Json) -> Json:
@@ -155,26 +148,26 @@ class _ConfigReading:
                 hint = _NOT_OF_ZERO.get(name) or did_you_mean(name[:80], _OF_ZERO)
                 where = f"deepspeed_config{pointer_to(name[:80])}"
                 self._add_problem(where, "not_available_yet", f"is {_short(value)}, which is not supported", hint)
-        at = "deepspeed_config/"
-        numbers = {at + name: value for name, value in fields.items() if value != "auto"}
-        steps, clips = f"{at}gradient_accumulation_steps", f"{at}gradient_clipping"
-        self._put(self.training, "/training", "gradient_accumulation_steps", steps, numbers)
-        self._put(self.training, "/training", "max_grad_norm", clips, numbers)
+        names = {"gradient_accumulation_steps": "gradient_accumulation_steps", "gradient_clipping": "max_grad_norm"}
+        for name, argument in names.items():
+            value = None if fields.get(name) == "auto" else fields.get(name)
+            self._put(self.training, f"/training/{argument}", f"deepspeed_config/{name}", value)
         return zero_config(fields)
 
-    def _put(self, where: Json, place: str, name: str, key: str, values: Json) -> None:
-        """Sets a field of the spec, or adds a problem if the field already has another value."""
-        value, current = values.get(key), where.get(name)
+    def _put(self, section: Json, pointer: str, key: str, value: Any) -> None:
+        """Sets a field of the spec, or adds a problem if the field already has another value. None sets nothing."""
+        name = pointer.rpartition("/")[2]
         if value is None:
             return
+        current = section.get(name)
         if current is not None and current != value:
-            detail = f"sets {place}/{name} to {_short(value)}, but the spec has {_short(current)}"
+            detail = f"sets {pointer} to {_short(value)}, but the spec has {_short(current)}"
             self._add_problem(key, "disagreement", detail, "keep one of the two")
             return
-        where[name] = value
-        self._origins[f"{place}/{name}"] = f"{CONFIG}/{key}"
+        section[name] = value
+        self._origins[pointer] = f"{CONFIG}/{key}"
 
-    def _add_problem(self, key: str, code: str, detail: str, hint: str | None) -> None:
+    def _add_problem(self, key: str, code: str, detail: str, hint: str | None = None) -> None:
         self.problems.append(Problem(f"{CONFIG}/{key}", code, detail, hint))
 
 
@@ -183,14 +176,11 @@ def _not_taken(config: Json) -> Iterator[Problem]:
         if name in _READ:
             continue
         if name not in _OURS:
-            hint = did_you_mean(name[:80], (*_READ, *_OURS))
-            yield Problem(
-                CONFIG + pointer_to(name[:80]), "unknown_field", "is not a field of Accelerate's config", hint
-            )
+            pointer, hint = CONFIG + pointer_to(name[:80]), did_you_mean(name[:80], (*_READ, *_OURS))
+            yield Problem(pointer, "unknown_field", "is not a field of Accelerate's config", hint)
         elif value and value not in _OURS[name][0]:
-            yield Problem(
-                f"{CONFIG}/{name}", "not_available_yet", f"is {_short(value)}, which is not supported", _OURS[name][1]
-            )
+            detail = f"is {_short(value)}, which is not supported"
+            yield Problem(f"{CONFIG}/{name}", "not_available_yet", detail, _OURS[name][1])
 
 
 def fsdp_config(fields: Json) -> Json:

@@ -118,6 +118,7 @@ class Predictions:
         stops = tuple(parameters.get("stop") or ())
         texts = [
             GeneratedText(
+                self._model.tokenizer,
                 request.id,
                 index,
                 prompt,
@@ -129,8 +130,7 @@ class Predictions:
         ]
         self._texts.generate(texts, parameters["temperature"], parameters["top_p"], parameters.get("seed"), clients)
         for text in texts:
-            result = self._texts.whole(text)
-            yield {"text": result, "finish_reason": text.finish or "length", "tokens": len(text.tokens)}
+            yield {"text": text.whole(), "finish_reason": text.finish or "length", "tokens": len(text.tokens)}
 
     def _prompts(self, inputs: Any) -> Iterator[tuple[list[int], tuple[int, ...]]]:
         """Yields the tokens of each prompt, and the last one if the generated text continues the prompt."""

@@ -7,7 +7,7 @@ request whose client has gone ends early.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
@@ -53,6 +53,7 @@ class Clients(Protocol):
 class GeneratedText:
     """One text that is being generated."""
 
+    tokenizer: Any
     request: str
     index: int
     prompt: list[int]
@@ -70,55 +71,61 @@ class GeneratedText:
     choices: list[TokenChoice] = field(default_factory=list)
     sent_choice_count: int = 0
 
-    def add(self, token: int, ends: frozenset[int], decode: Callable[[list[int]], str]) -> None:
+    def add(self, token: int, ends: frozenset[int]) -> None:
         if self.finish is not None:
             return
         if token in ends:
             self.finish = "stop"
             return
         self.tokens.append(token)
-        if self.stops and self._has_stop(decode):
+        if self.stops and self._has_stop():
             self.finish = "stop"
         elif len(self.tokens) >= self.limit:
             self.finish = "length"
 
-    def _has_stop(self, decode: Callable[[list[int]], str]) -> bool:
+    def _has_stop(self) -> bool:
         window = max(len(stop.encode()) for stop in self.stops) + STOP_WINDOW
-        tail = self._decoded(decode) if len(self.tokens) <= window else decode(self.tokens[-window:])
+        tail = self._decoded() if len(self.tokens) <= window else decoded(self.tokenizer, self.tokens[-window:])
         return any(stop in tail for stop in self.stops)
 
-    def whole(self, decode: Callable[[list[int]], str]) -> str:
+    def whole(self) -> str:
         """Returns the text up to the first stop text."""
-        text = self._decoded(decode)
+        text = self._decoded()
         places = [place for stop in self.stops if (place := text.find(stop)) >= 0]
         return text[: min(places)] if places else text
 
-    def _decoded(self, decode: Callable[[list[int]], str], count: int | None = None) -> str:
+    def _decoded(self, count: int | None = None) -> str:
         """Returns the text of the tokens, or of the first `count` tokens."""
-        tokens, prompt_text = self.tokens[:count], decode(list(self.prompt_end))
-        return (
-            decode([*self.prompt_end, *tokens])[len(prompt_text) :]
-            if REPLACEMENT not in prompt_text
-            else decode(tokens)
-        )
+        tokens, prompt_text = self.tokens[:count], decoded(self.tokenizer, self.prompt_end)
+        if REPLACEMENT in prompt_text:
+            return decoded(self.tokenizer, tokens)
+        return decoded(self.tokenizer, [*self.prompt_end, *tokens])[len(prompt_text) :]
 
-    def news_of_choices(self, length: int, decode: Callable[[list[int]], str]) -> list[TokenChoice]:
-        """Returns the token choices for the first `length` characters of the text, without those returned before.
+    def logprobs(self, length: int) -> dict[str, Any]:
+        """Returns the log-probabilities for the first `length` characters of the text, without those returned before.
 
         If a finished text is that long, its last tokens count, too, also those that have no text.
         """
+        if self.top_logprobs is None:
+            return {}
         count = len(self.choices)
-        if self.finish is None or length < len(self._decoded(decode)):
-            while (
-                count > self.sent_choice_count and len(self._decoded(decode, count - 1).rstrip(REPLACEMENT)) >= length
-            ):
+        if self.finish is None or length < len(self._decoded()):
+            while count > self.sent_choice_count and len(self._decoded(count - 1).rstrip(REPLACEMENT)) >= length:
                 count -= 1
         news, self.sent_choice_count = self.choices[self.sent_choice_count : count], count
-        return news
 
-    def news(self, decode: Callable[[list[int]], str]) -> str:
+        def entry(token: int, logprob: float) -> dict[str, Any]:
+            return {**token_entry(self.tokenizer, token), "logprob": max(logprob, LOWEST_LOGPROB)}
+
+        return {
+            "logprobs": [
+                entry(token, logprob) | {"top": [entry(*pair) for pair in top]} for token, logprob, top in news
+            ]
+        }
+
+    def news(self) -> str:
         """Returns the characters that were not streamed yet, without an end that may be the start of a stop text."""
-        text = self.whole(decode)
+        text = self.whole()
         if self.finish is None:
             lengths = (size for stop in self.stops for size in range(1, len(stop)) if text.endswith(stop[:size]))
             held_length = max(lengths, default=0)
@@ -130,9 +137,8 @@ class GeneratedText:
 class Watch:
     """Called by `generate` after every step with all tokens so far. Returns which texts are finished."""
 
-    def __init__(self, texts: Sequence[GeneratedText], ends: frozenset[int], tokenizer: Any, clients: Clients) -> None:
-        self._texts, self._ends, self._tokenizer, self._clients = texts, ends, tokenizer, clients
-        self._decode = partial(decoded, tokenizer)
+    def __init__(self, texts: Sequence[GeneratedText], ends: frozenset[int], clients: Clients) -> None:
+        self._texts, self._ends, self._clients = texts, ends, clients
         self._streams_at = 0.0
         self._logprobs: Tensor | None = None
 
@@ -143,7 +149,7 @@ class Watch:
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         for row, (text, token) in enumerate(zip(self._texts, input_ids[:, -1].tolist(), strict=True)):
-            text.add(token, self._ends, self._decode)
+            text.add(token, self._ends)
             if text.top_logprobs is not None and self._logprobs is not None and len(text.choices) < len(text.tokens):
                 logprobs = self._logprobs[row]
                 values, tokens = logprobs.topk(min(text.top_logprobs, len(logprobs)))
@@ -163,8 +169,8 @@ class Watch:
         for text in self._texts:
             if not text.is_streamed:
                 continue
-            news = text.news(self._decode)
-            logprobs = logprobs_of(text, text.sent_length, self._tokenizer) if news or text.finish is not None else {}
+            news = text.news()
+            logprobs = text.logprobs(text.sent_length) if news or text.finish is not None else {}
             if news or logprobs.get("logprobs"):
                 data = {"index": text.index, "text": news} | logprobs
                 self._clients.say(text.request, AnswerPieceKind.CHUNK, data)
@@ -239,12 +245,12 @@ class Texts:
     def _generate_batch(self, texts: Sequence[GeneratedText], sampling: Mapping[str, Any], clients: Clients) -> None:
         from transformers import LogitsProcessorList, StoppingCriteriaList
 
-        model, tokenizer = self._model.prepared, self._model.require_tokenizer()
-        watch = Watch(texts, self._ends, tokenizer, clients)
+        self._model.require_tokenizer()
+        watch = Watch(texts, self._ends, clients)
         readers = [watch.read_scores] if any(text.top_logprobs is not None for text in texts) else []
         inputs = self._model.padded([text.prompt for text in texts], on_left=not self._is_encoder_decoder)
         with torch.inference_mode():
-            model.generate(
+            self._model.prepared.generate(
                 **inputs,
                 max_new_tokens=max(text.limit for text in texts),
                 num_beams=1,
@@ -258,10 +264,6 @@ class Texts:
             )
         watch.stream()
 
-    def whole(self, text: GeneratedText) -> str:
-        """Returns a finished text, without what follows its stop text."""
-        return text.whole(self._decode)
-
     @property
     def _is_encoder_decoder(self) -> bool:
         return bool(getattr(self._model.config, "is_encoder_decoder", False))
@@ -269,9 +271,6 @@ class Texts:
     @cached_property
     def _ends(self) -> frozenset[int]:
         return frozenset(end_tokens(self._model.base, self._model.tokenizer))
-
-    def _decode(self, tokens: list[int]) -> str:
-        return decoded(self._model.tokenizer, tokens)
 
     def _texts_of(self, request: ServingRequest) -> Iterator[GeneratedText]:
         body, count = request.body, request.body["n"]
@@ -295,15 +294,9 @@ class Texts:
             for number in range(count):
                 index, top_logprobs = prompt_index * count + number, body.get("top_logprobs")
                 yield GeneratedText(
-                    request.id,
-                    index,
-                    prompt,
-                    limit,
-                    stops,
-                    is_streamed,
-                    prompt_end=prompt_end,
-                    top_logprobs=top_logprobs,
-                )
+                    self._model.tokenizer, request.id, index, prompt, limit, stops, is_streamed,
+                    prompt_end=prompt_end, top_logprobs=top_logprobs,
+                )  # fmt: skip
 
     def limit_of(self, prompt: Sequence[int], max_tokens: int | None) -> int:
         """Returns the largest number of tokens of an answer. Raises CannotAnswer if there is no room for it."""
@@ -370,11 +363,11 @@ class Texts:
         return () if self._is_encoder_decoder else tuple(prompt[-1:])
 
     def _choice_of(self, text: GeneratedText, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        full_text = self.whole(text)
+        full_text = text.whole()
         choice = {"index": text.index, "text": full_text, "finish_reason": text.finish or "length",
                   "tokens": len(text.tokens)}  # fmt: skip
         if not text.is_streamed:
-            choice |= logprobs_of(text, len(full_text), self._model.tokenizer)
+            choice |= text.logprobs(len(full_text))
         calls = read_calls(self._model.tokenizer, text.tokens, text.prompt, tools) if tools else None
         return {**choice, **calls, "finish_reason": "tool_calls"} if calls else choice
 
@@ -398,19 +391,3 @@ def batches_within(context: int | None, texts: Sequence[GeneratedText], limit: i
         else:
             batches.append([text])
     return batches
-
-
-def logprobs_of(text: GeneratedText, length: int, tokenizer: Any) -> dict[str, Any]:
-    """Returns the log-probabilities for the first `length` characters of the text, without those returned before."""
-    if text.top_logprobs is None:
-        return {}
-
-    def entry(token: int, logprob: float) -> dict[str, Any]:
-        return {**token_entry(tokenizer, token), "logprob": max(logprob, LOWEST_LOGPROB)}
-
-    return {
-        "logprobs": [
-            entry(choice.token, choice.logprob) | {"top": [entry(*likely_token) for likely_token in choice.top]}
-            for choice in text.news_of_choices(length, partial(decoded, tokenizer))
-        ]
-    }
