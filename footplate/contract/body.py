@@ -187,17 +187,18 @@ def _plain_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Pro
 
 
 def _string_problems(text: str, path: tuple[str | int, ...], *, is_key: bool = False) -> list[Problem]:
-    faults: list[tuple[str, str]] = []
-    if "\0" in text:
-        faults.append(("nul", "contains a NUL character"))
-    if _SURROGATE.search(text):
-        faults.append(("lone_surrogate", "contains half of a surrogate pair"))
-    if is_key and len(text) > MAX_KEY:
-        faults.append(("too_long", f"has more than {MAX_KEY} characters"))
-    if not faults:
+    has_nul, has_surrogate, is_long = "\0" in text, _SURROGATE.search(text), is_key and len(text) > MAX_KEY
+    if not (has_nul or has_surrogate or is_long):
         return []
-    subject = f"the key {_short(ascii(text[:MAX_KEY]))}" if is_key else "the string"
-    return [Problem(pointer_to(*path), code, f"{subject} {detail}") for code, detail in faults]
+    pointer, subject = pointer_to(*path), f"the key {_short(ascii(text[:MAX_KEY]))}" if is_key else "the string"
+    problems: list[Problem] = []
+    if has_nul:
+        problems.append(Problem(pointer, "nul", f"{subject} contains a NUL character"))
+    if has_surrogate:
+        problems.append(Problem(pointer, "lone_surrogate", f"{subject} contains half of a surrogate pair"))
+    if is_long:
+        problems.append(Problem(pointer, "too_long", f"{subject} has more than {MAX_KEY} characters"))
+    return problems
 
 
 def _short(text: str) -> str:
