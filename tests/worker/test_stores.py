@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from footplate.contract.errors import NotFetched
 from footplate.contract.outbound import Allowed, Refused, read_url, require_allowed
 from tests.support.file_server import FileServer, file_server
 from worker.attempt import url_files as module
-from worker.attempt.url_files import FetchError, UrlFiles
+from worker.attempt.fetch_thread import RETRIED
+from worker.attempt.url_files import UrlFiles
 
 ROWS = b'{"x": 1}\n'
 HERE = Allowed.of("127.0.0.1/32")
@@ -40,10 +42,10 @@ def stores(folder: Path, allowed: Allowed = HERE, most_bytes: int = 1000) -> Url
 
 
 def refused(made: UrlFiles, url: str) -> tuple[str, str]:
-    with pytest.raises(FetchError) as error:
+    with pytest.raises(NotFetched) as error:
         made.fetch_newest(url)
     assert not made.folder.exists() or not list(made.folder.iterdir()), "no part of a refused file must be kept"
-    return error.value.failed.code, error.value.failed.message
+    return error.value.code, error.value.message
 
 
 def test_the_file_of_a_url_is_stored_by_its_sha256_and_downloaded_once(tmp_path: Path, store: FileServer) -> None:
@@ -84,7 +86,7 @@ def test_a_url_whose_content_changed_is_refused_by_name(tmp_path: Path, store: F
     url = f"{store.url}/rows.jsonl"
     result = stores(tmp_path / "first").fetch_newest(url)
     store.files["/rows.jsonl"] = b'{"x": 2}\n'
-    with pytest.raises(FetchError, match=f"sha256 was {result}"):
+    with pytest.raises(NotFetched, match=f"sha256 was {result}"):
         stores(tmp_path / "second").fetch_pinned(url, result)
     assert stores(tmp_path / "first").fetch_pinned(url, result).bytes == len(ROWS)
     (tmp_path / "first" / "stores" / f"{result}.jsonl").write_bytes(b"rotten")
@@ -160,7 +162,7 @@ def test_redirects_to_listed_hosts_are_followed_up_to_a_limit(tmp_path: Path, st
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "may_retry", "says"),
+    ("what", "code", "is_retried", "says"),
     [
         ({"statuses": 404}, "dataset_not_found", False, "404"),
         ({"statuses": 403}, "dataset_not_allowed", False, "403"),
@@ -170,15 +172,15 @@ def test_redirects_to_listed_hosts_are_followed_up_to_a_limit(tmp_path: Path, st
     ],
 )
 def test_a_failed_download_of_a_url_is_reported_with_its_reason(
-    tmp_path: Path, store: FileServer, what: dict[str, Any], code: str, may_retry: bool, says: str
+    tmp_path: Path, store: FileServer, what: dict[str, Any], code: str, is_retried: bool, says: str
 ) -> None:
     for name, value in what.items():
         getattr(store, name)["/rows.jsonl"] = value
     made = stores(tmp_path)
 
-    with pytest.raises(FetchError, match=says) as error:
+    with pytest.raises(NotFetched, match=says) as error:
         made.fetch_newest(f"{store.url}/rows.jsonl?key=hidden")
 
-    assert (error.value.failed.code, error.value.failed.may_retry) == (code, may_retry)
-    assert "hidden" not in error.value.failed.message
+    assert (error.value.code, error.value.code in RETRIED) == (code, is_retried)
+    assert "hidden" not in error.value.message
     assert list(made.folder.iterdir()) == []

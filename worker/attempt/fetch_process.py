@@ -5,7 +5,7 @@ The download runs in its own process, so that it can be killed at once, and trai
     stdin     a FetchOrder, as JSON
     stdout    one line of JSON for each step:
               {"pinned": {place: commit}} once all commits are known
-              {"here": Fetched} for each place that was downloaded, or {"failed": FetchFailure}
+              {"here": Fetched} for each place that was downloaded, or {"failed": NotFetched}
 
 A place is a repository at a revision, or a URL. Only text and safetensors are downloaded, and no file that could run
 code when it is opened.
@@ -21,12 +21,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from footplate.contract.errors import NotFetched
 from footplate.contract.fields import InternalMessage
 from footplate.contract.files import is_url
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.hub import HubName, Kind, hub_name
 from footplate.contract.outbound import Allowed
-from worker.attempt.url_files import Fetched, FetchError, FetchFailure, UrlFiles
+from worker.attempt.url_files import Fetched, UrlFiles
 
 FETCHED_PATTERNS: dict[Kind, list[str]] = {
     "model": ["*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja"],
@@ -94,12 +95,12 @@ def main() -> None:
                 send(here=stores.fetch_pinned(repository.place, commit).model_dump())
             else:
                 send(here=download(repository, commit, order.cache).model_dump())
-    except FetchError as error:
-        send(failed=error.failed.model_dump())
     except Exception as error:
-        if is_url(repository.place):
+        place = repository.place
+        if is_url(place) and not isinstance(error, NotFetched):
             raise
-        send(failed=failure_of(error, hub_name(repository.place), repository.place).model_dump())
+        failed = error if isinstance(error, NotFetched) else failure_of(error, hub_name(place), place)
+        send(failed={"code": failed.code, "message": failed.message, "hint": failed.hint})
 
 
 def send(**line: Any) -> None:
@@ -136,25 +137,23 @@ def download(repository: FetchItem, commit: str, cache: Path) -> Fetched:
     )
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     if not sizes:
-        raise FetchError(
-            f"{name.kind}_file_not_found",
-            f"{repository.place} has no file that the spec names and that may be fetched",
-            "name safetensors, or data as Parquet, JSON lines, CSV or text; pickled files and code are never fetched",
-        )
+        hint = "name safetensors, or data as Parquet, JSON lines, CSV or text; pickled files and code are never fetched"
+        message = f"{repository.place} has no file that the spec names and that may be fetched"
+        raise NotFetched(f"{name.kind}_file_not_found", message, hint=hint)
     return Fetched(place=repository.place, folder=str(folder), files=len(sizes), bytes=sum(sizes))
 
 
-def failure_of(error: Exception, name: HubName, place: str) -> FetchFailure:
-    """Returns the FetchFailure for an error of huggingface_hub."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    code, message, hint = _explanation(error, status, name, place)
-    return FetchFailure(code=code, message=message, hint=hint, may_retry=code == "hub_unreachable")
+def failure_of(error: Exception, name: HubName, place: str) -> NotFetched:
+    """Returns the NotFetched for an error of huggingface_hub."""
+    code, message, hint = _explanation(error, name, place)
+    return NotFetched(code, message, hint=hint)
 
 
-def _explanation(error: Exception, status: int | None, name: HubName, place: str) -> tuple[str, str, str]:
+def _explanation(error: Exception, name: HubName, place: str) -> tuple[str, str, str]:
     """Returns code, message and hint. Specific errors come first, because some are subclasses of others."""
     from huggingface_hub import errors, get_token
 
+    status = getattr(getattr(error, "response", None), "status_code", None)
     kind, where = name.kind, os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     repository = f"the {kind} {name.repo}"
     token = "the nodes' HF_TOKEN" if get_token() else "an HF_TOKEN, which the nodes do not have"
@@ -166,20 +165,14 @@ def _explanation(error: Exception, status: int | None, name: HubName, place: str
         return f"{kind}_not_found", text, f"look for a misspelt name; a private {kind} needs {token}"
     if isinstance(error, errors.RevisionNotFoundError):
         text = f"{repository} has no revision {name.revision!r}, or does not have it any longer"
-        return (
-            f"{kind}_revision_not_found",
-            text,
-            "name a branch, a tag or a commit of 40 hex digits, or no revision for main",
-        )
+        hint = "name a branch, a tag or a commit of 40 hex digits, or no revision for main"
+        return f"{kind}_revision_not_found", text, hint
     if isinstance(error, errors.RemoteEntryNotFoundError):
         text = f"{where} lists a file of {place} and does not have it: {_first_line(error)}"
         return f"{kind}_file_not_found", text, "it was removed there; another revision may have it"
     if status in (401, 403):
-        return (
-            f"{kind}_not_allowed",
-            f"{where} does not give {repository} to this node: HTTP status {status}",
-            f"the {kind} needs {token}",
-        )
+        text = f"{where} does not give {repository} to this node: HTTP status {status}"
+        return f"{kind}_not_allowed", text, f"the {kind} needs {token}"
     if isinstance(error, OSError) and error.errno is not None and not status:
         text = f"{place} cannot be kept on this node: {error.strerror}: {error.filename or ''}".rstrip(": ")
         hint = "FOOTPLATE_HUB_CACHE names the folder; `hf cache` lists and deletes its files"

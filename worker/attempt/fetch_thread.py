@@ -31,13 +31,15 @@ from footplate.contract.safe_paths import file_below
 from footplate.contract.spec import JobSpec
 from worker.attempt.background import FIRST_SECONDS, Background
 from worker.attempt.fetch_process import Commit, FetchItem, FetchOrder
-from worker.attempt.url_files import Fetched, FetchFailure, unfinished_file
+from worker.attempt.url_files import Fetched, unfinished_file
 from worker.settings import WorkerSettings
 
 RECORD = "hub.json"
 """The file in the attempt's folder that maps each place, such as `hub://owner/name@main`, to its commit."""
 MAX_OUTAGE_SECONDS = 300.0
 """The time for which a hub that does not answer is retried. Then the attempt fails, and control may retry the job."""
+RETRIED = frozenset({"hub_unreachable", "store_unreachable"})
+"""The codes of the errors after which a download is tried again."""
 
 _PINNED = TypeAdapter(dict[str, Commit])
 
@@ -83,12 +85,12 @@ class FetchThread(Background):
             failed = self._try(pinned)
             if failed is None:
                 return
-            if not failed.may_retry or outage_seconds > MAX_OUTAGE_SECONDS:
-                raise NotFetched(failed.code, failed.message, hint=failed.hint)
+            if failed.code not in RETRIED or outage_seconds > MAX_OUTAGE_SECONDS:
+                raise failed
             if not outage_seconds:
                 self._note(f"{failed.message}; it is retried", code=failed.code)
 
-    def _try(self, pinned: dict[str, str]) -> FetchFailure | None:
+    def _try(self, pinned: dict[str, str]) -> NotFetched | None:
         """Runs the download process once, and returns its failure or None.
 
         Adds the commit of each repository to `pinned`, so that the next try downloads the same commit.
@@ -100,11 +102,11 @@ class FetchThread(Background):
             elif "here" in line:
                 self._note_fetched(Fetched.model_validate(line["here"]), time.monotonic() - began)
             else:
-                return FetchFailure.model_validate(line["failed"])
+                return NotFetched(**line["failed"])
         if len(self.folders) == len(self.items) or self._given_up.is_set():
             return None
         text = "the process that fetches from the hub died on this node without an error"
-        return FetchFailure(code="hub_unreachable", message=text, hint="see the node's own log", may_retry=True)
+        return NotFetched("hub_unreachable", text, hint="see the node's own log")
 
     def _lines(self, pinned: dict[str, str]) -> Any:
         items = [repository.model_copy(update={"commit": pinned.get(repository.place)}) for repository in self.items]

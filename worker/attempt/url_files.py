@@ -13,12 +13,11 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any
 from urllib.parse import urljoin
 
+from footplate.contract.errors import NotFetched
 from footplate.contract.fields import InternalMessage
 from footplate.contract.files import shown
 from footplate.contract.outbound import Allowed, Refused, Target, addresses_of, read_url, require_allowed
@@ -39,26 +38,9 @@ class Fetched(InternalMessage):
     bytes: int
 
 
-class FetchFailure(InternalMessage):
-    """The error of a download, for the job's user."""
-
-    code: str
-    message: str
-    hint: str
-    may_retry: bool = False
-
-
 def unfinished_file(stores: Path, pid: int) -> Path:
     """Returns the path of the file that a process is downloading now."""
     return stores / f".part-{pid}"
-
-
-class FetchError(Exception):
-    """A download that failed. `failed` is what the job's user reads."""
-
-    def __init__(self, code: str, message: str, hint: str, *, may_retry: bool = False) -> None:
-        super().__init__(message)
-        self.failed = FetchFailure(code=code, message=message, hint=hint, may_retry=may_retry)
 
 
 class UrlFiles:
@@ -77,10 +59,10 @@ class UrlFiles:
             part.rename(self._file(url, digest))
             return digest
         except OSError as error:
-            raise FetchError(
+            raise NotFetched(
                 "hub_cache_unusable",
                 f"{shown(url)} cannot be kept on this node: {error.strerror or error}: {error.filename or self.folder}",
-                "files there that no job needs may be removed by hand",
+                hint="files there that no job needs may be removed by hand",
             ) from error
         finally:
             part.unlink(missing_ok=True)
@@ -89,10 +71,10 @@ class UrlFiles:
         """Returns the file with this sha256. Downloads the URL only if this node does not have the file."""
         file = self._file(url, pinned)
         if not _has_digest(file, pinned) and (digest := self.fetch_newest(url)) != pinned:
-            raise FetchError(
+            raise NotFetched(
                 "dataset_changed",
                 f"{shown(url)} has changed since the job began: its sha256 was {pinned}, and is {digest}",
-                "put the old file back and resume, or start again with a fork",
+                hint="put the old file back and resume, or start again with a fork",
             )
         return Fetched(place=url, folder=str(file), files=1, bytes=file.stat().st_size)
 
@@ -114,10 +96,8 @@ class UrlFiles:
 
     def _require_size(self, url: str, size: int) -> None:
         if size > self.most_bytes:
-            most = f"{self.most_bytes / 2**20:g} MiB"
-            raise FetchError(
-                "dataset_too_large", f"{shown(url)} is larger than {most}", f"raise {MOST_SETTING}, or use data://"
-            )
+            message = f"{shown(url)} is larger than {self.most_bytes / 2**20:g} MiB"
+            raise NotFetched("dataset_too_large", message, hint=f"raise {MOST_SETTING}, or use data://")
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -153,15 +133,14 @@ def _response(url: str, allowed: Allowed) -> Iterator[http.client.HTTPResponse]:
             at = urljoin(at, answer.getheader("Location") or "")
         finally:
             connection.close()
-    raise FetchError(
-        "store_refused", f"{shown(url)} redirects more than {MOST_HOPS} times", "name the last address of the redirects"
-    )
+    message = f"{shown(url)} redirects more than {MOST_HOPS} times"
+    raise NotFetched("store_refused", message, hint="name the last address of the redirects")
 
 
 def checked_target(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
     """Checks `at`, which is `url` or where it redirects to. Returns the parsed URL and the IP address to connect to.
 
-    Raises FetchError if the node may not connect to this host.
+    Raises NotFetched if the node may not connect to this host.
     """
     try:
         target = read_url(at)
@@ -174,7 +153,7 @@ def checked_target(url: str, at: str, allowed: Allowed) -> tuple[Target, str]:
     except Refused as error:
         which = shown(url) if at == url else f"{shown(url)} redirects to an address that"
         hint = f"add the host, or its network, to the node's {SETTING}"
-        raise FetchError("store_refused", f"{which} {error}", hint) from None
+        raise NotFetched("store_refused", f"{which} {error}", hint=hint) from None
     return target, addresses[0]
 
 
@@ -182,12 +161,8 @@ def _connection(target: Target, address: str) -> http.client.HTTPConnection:
     """Returns a connection to the checked address. A TLS certificate must match the host's name all the same."""
     kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
     connection = kind(target.host, target.port, timeout=SECONDS)
-    vars(connection)["_create_connection"] = partial(_connected, address)
+    vars(connection)["_create_connection"] = lambda named, *more: socket.create_connection((address, named[1]), *more)
     return connection
-
-
-def _connected(address: str, named: tuple[str, int], *more: Any) -> socket.socket:
-    return socket.create_connection((address, named[1]), *more)
 
 
 def _request(url: str, connection: http.client.HTTPConnection, target: Target) -> http.client.HTTPResponse:
@@ -197,7 +172,7 @@ def _request(url: str, connection: http.client.HTTPConnection, target: Target) -
     except ssl.SSLCertVerificationError as error:
         why = f"{shown(url)}: the certificate of {target.host} is not valid: {error.verify_message}"
         hint = "set SSL_CERT_FILE on the nodes to a file with the certificates of the trusted authorities"
-        raise FetchError("store_refused", why, hint) from error
+        raise NotFetched("store_refused", why, hint=hint) from error
     except (OSError, http.client.HTTPException) as error:
         raise _unreachable(url, f"{target.host} does not answer: {error or type(error).__name__}") from error
 
@@ -213,24 +188,17 @@ def _pieces(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         raise _unreachable(url, f"the answer ended {answer.length} bytes too early")
 
 
-def _unreachable(url: str, why: str) -> FetchError:
-    return FetchError(
-        "store_unreachable",
-        f"{shown(url)} cannot be fetched: {why}",
-        "check that the node can reach this server; files that the node has fetched before need no network",
-        may_retry=True,
-    )
+def _unreachable(url: str, why: str) -> NotFetched:
+    hint = "check that the node can reach this server; files that the node has fetched before need no network"
+    return NotFetched("store_unreachable", f"{shown(url)} cannot be fetched: {why}", hint=hint)
 
 
-def _refusal(url: str, status: int) -> FetchError:
+def _refusal(url: str, status: int) -> NotFetched:
     if status == 429 or status >= 500:
         return _unreachable(url, f"its server answers {status}")
     if status in (401, 403):
-        return FetchError(
-            "dataset_not_allowed",
-            f"the server of {shown(url)} refuses this node: {status}",
-            "name a URL that can be read without a password, because nodes send none",
-        )
-    return FetchError(
-        "dataset_not_found", f"{shown(url)} does not exist: its server answers {status}", "look for a misspelt name"
-    )
+        message = f"the server of {shown(url)} refuses this node: {status}"
+        hint = "name a URL that can be read without a password, because nodes send none"
+        return NotFetched("dataset_not_allowed", message, hint=hint)
+    message = f"{shown(url)} does not exist: its server answers {status}"
+    return NotFetched("dataset_not_found", message, hint="look for a misspelt name")
