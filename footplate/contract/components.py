@@ -93,7 +93,8 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
         return sorted(self.root.get(group, {}))
 
     def as_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+        groups: dict[str, Any] = self.model_dump(mode="json")
+        return groups
 
     def problems(self, spec: JobSpec) -> Iterator[Problem]:
         """Yields what the nodes lack for this spec, arguments that do not fit, and fields that its trainer ignores."""

@@ -143,7 +143,7 @@ BUILT_IN_CALLBACKS = ("early_stopping", "ema", "gradient_norms", "log_learning_r
 
 def metric_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of metrics that compare texts if evaluations return logits, and of the opposite case."""
-    generates = _generates(spec)
+    generates = getattr(spec.training, "predict_with_generate", False)
     for index, metric in enumerate(spec.metrics):
         if metric.use in TEXT_METRICS and not generates and spec.trainer is None:
             detail = (
@@ -157,10 +157,6 @@ def metric_problems(spec: JobSpec) -> Iterator[Problem]:
             )
             hint = f"use {', '.join(TEXT_METRICS)}, or compute_metrics of your own"
             yield Problem(f"/metrics/{index}", "disagreement", detail, hint)
-
-
-def _generates(spec: JobSpec) -> bool:
-    return isinstance(spec.training, Seq2SeqTrainingArguments) and spec.training.predict_with_generate
 
 
 def generation_problems(spec: JobSpec) -> Iterator[Problem]:

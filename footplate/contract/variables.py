@@ -39,19 +39,12 @@ _OF_KUBERNETES = re.compile(r"(.+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TC
 def unknown(environ: Mapping[str, str]) -> list[str]:
     """Returns a sentence for each variable with our prefix that no program reads. Empty variables count as unset."""
     values = {name.removeprefix(PREFIX): value for name, value in environ.items() if name.startswith(PREFIX) and value}
-    return [
-        f"{PREFIX}{name} is not a setting: {_instead(name)}"
-        for name, value in sorted(values.items())
-        if name not in SETTINGS | RENAMED.keys() | OF_TESTS | {DROP_IN.removeprefix(PREFIX)}
-        and not name.startswith(OF_SECRETS)
-        and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
-    ]
-
-
-def _instead(name: str) -> str:
-    near = get_close_matches(name, SETTINGS, n=1, cutoff=0.6)
-    return (
-        f"did you mean {PREFIX}{near[0]}?"
-        if near
-        else "unset it, or look for the one you mean in docs/reference/settings.md."
-    )
+    sentences = []
+    for name, value in sorted(values.items()):
+        is_ours = name in SETTINGS | RENAMED.keys() | OF_TESTS | {DROP_IN.removeprefix(PREFIX)}
+        if not (is_ours or name.startswith(OF_SECRETS) or _OF_KUBERNETES.fullmatch(f"{name}={value}")):
+            near = get_close_matches(name, SETTINGS, n=1, cutoff=0.6)
+            instead = "unset it, or look for the one you mean in docs/reference/settings.md."
+            hint = f"did you mean {PREFIX}{near[0]}?" if near else instead
+            sentences.append(f"{PREFIX}{name} is not a setting: {hint}")
+    return sentences

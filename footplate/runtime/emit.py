@@ -88,41 +88,38 @@ class EventSocket:
         line = _line({"kind": str(kind), "at": now_text(), "step": step, "epoch": epoch, "data": data})
         may_be_merged = is_users or (kind not in KEPT and kind not in (Kind.NOTE, OUTCOME))
         with self._lock:
-            self._flush()
+            self.flush()
             if self._waiting_bytes > QUEUE_BYTES and may_be_merged:
                 self._merged[kind] = self._merged.get(kind, 0) + (kind in self._newest)
                 self._newest[kind] = line
                 return
             self._take_merged()
             self._queue(line)
-            self._flush()
+            self.flush()
 
     def flush(self, *, within: float = 0.0) -> None:
         """Sends what the socket accepts. Waits up to `within` seconds until all lines are sent."""
         with self._lock:
-            self._flush(within)
-
-    def _flush(self, within: float = 0.0) -> None:
-        deadline = time.monotonic() + within
-        while (self._waiting or self._newest) and not self._is_silent:
-            if not self._waiting:
-                self._take_merged()
-            try:
-                sent_bytes = self._socket.send(self._waiting[0])
-            except BlockingIOError:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
+            deadline = time.monotonic() + within
+            while (self._waiting or self._newest) and not self._is_silent:
+                if not self._waiting:
+                    self._take_merged()
+                try:
+                    sent_bytes = self._socket.send(self._waiting[0])
+                except BlockingIOError:
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0:
+                        return
+                    select.select([], [self._socket], [], remaining)
+                    continue
+                except OSError:
+                    # The supervisor has died, so this process will be killed in a moment.
+                    self._waiting.clear()
                     return
-                select.select([], [self._socket], [], remaining)
-                continue
-            except OSError:
-                # The supervisor has died, so this process will be killed in a moment.
-                self._waiting.clear()
-                return
-            self._waiting_bytes -= sent_bytes
-            line = self._waiting.popleft()
-            if sent_bytes < len(line):
-                self._waiting.appendleft(line[sent_bytes:])
+                self._waiting_bytes -= sent_bytes
+                line = self._waiting.popleft()
+                if sent_bytes < len(line):
+                    self._waiting.appendleft(line[sent_bytes:])
 
     def _take_merged(self) -> None:
         for kind, line in self._newest.items():

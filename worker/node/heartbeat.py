@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 
@@ -59,6 +58,10 @@ class Heartbeat(threading.Thread):
         self._failures = ErrorLog(log, "the node")
         # The folders are examined only once, because a file system that hangs later must not stop heartbeats.
         self._roots = _roots(settings)
+        self._versions = {"python": python_version()}
+        for name in ("footplate", "torch", "accelerate"):
+            with suppress(PackageNotFoundError):
+                self._versions[name] = version(name)
 
     def run(self) -> None:
         client = connect(self._settings.redis)
@@ -169,7 +172,7 @@ class Heartbeat(threading.Thread):
             roots=self._roots,
             catalogue_hash=catalogue.hash if catalogue else None,
             catalogue=catalogue.as_json() if catalogue and not is_known else None,
-            versions=versions(),
+            versions=self._versions,
             running=running,
             dead=self.resender.dead(),
             unsent=self.resender.unsent,
@@ -197,12 +200,3 @@ def _roots(settings: WorkerSettings) -> FileRoots | None:
             machine=machine, data=FileRoot.at(settings.data_path), models=FileRoot.at(settings.models_path)
         )
     return None
-
-
-@cache
-def versions() -> dict[str, str]:
-    installed = {"python": python_version()}
-    for name in ("footplate", "torch", "accelerate"):
-        with suppress(PackageNotFoundError):
-            installed[name] = version(name)
-    return installed

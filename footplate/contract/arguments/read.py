@@ -113,8 +113,10 @@ def _adapters() -> dict[str, TypeAdapter[Any]]:
     return {name: TypeAdapter(hints[name], config=ConfigDict(allow_inf_nan=False)) for name in FIELDS}
 
 
-_pristine = functools.cache(lambda kind: kind())
-"""Returns arguments of a class with all defaults. The object is cached, and callers copy it."""
+@functools.cache
+def _pristine(kind: type[TrainingArguments]) -> TrainingArguments:
+    """Returns arguments with all defaults. The object is cached, and callers copy it."""
+    return kind()
 
 
 def _unchecked(values: Mapping[str, Any]) -> TrainingArguments:
