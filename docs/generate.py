@@ -38,7 +38,7 @@ from footplate.sdk.settings import ClientSettings
 from footplate.trainer.declined import NEVER_CALLED
 from service.api.openapi import describe as describe_api
 from service.app import routes
-from service.control.counters import Counts, prometheus_name
+from service.counters import Counts, prometheus_name
 from service.metrics import Meters
 from service.settings import ServiceSettings
 from worker.settings import WorkerSettings

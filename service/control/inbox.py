@@ -33,16 +33,16 @@ async def read_inbox(state: ControlState) -> None:
         for effects in await _answer(state, messages, now):
             if any(isinstance(message, AttemptBeat) for message in messages):
                 reached(Moment.AFTER_BEAT_COMMITS)
-            if effects.granted:
+            if effects.counts.claims_granted:
                 reached(Moment.AFTER_GRANT_COMMITS)
             for key, number in effects.alive:
                 state.memory.timers.renew(key, number, clock)
             _count(state, effects)
             state.announce(effects.jobs)
-            if effects.has_new_capacity or effects.lost or effects.stop_requested:
+            if effects.has_new_capacity or effects.counts.attempts_lost or effects.stop_requested:
                 state.request_new_plan()
             await state.send(effects.replies)
-            if effects.granted:
+            if effects.counts.claims_granted:
                 reached(Moment.AFTER_GRANT_SENT)
     except UNREACHABLE:
         # Leases depend on the inbox alone, so only this duty decides whether Redis works.
@@ -93,11 +93,7 @@ async def _answer(state: ControlState, messages: Sequence[Received], now: int) -
 
 def _count(state: ControlState, effects: InboxEffects) -> None:
     counts, memory = state.counts, state.memory
-    counts.claims_granted += effects.granted
-    counts.claims_denied += effects.denied
-    counts.beats += effects.beats
-    counts.stale_refused += effects.superseded
-    state.count(effects)
+    counts.add(effects.counts)
     memory.depths.update(effects.depths)
     counts.journal_depth = memory.depths.total()
     memory.unreadable.update(effects.unreadable)

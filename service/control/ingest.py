@@ -37,13 +37,13 @@ async def ingest(state: ControlState) -> None:
     state.oldest_unread_ms = int(entries[0][0].partition(b"-")[0])
     transactions = await _store(state, read_entries([fields.get(b"batch") for _, fields in entries], text_of(now)), now)
     reached(Moment.AFTER_INGEST_COMMITS)
-    has_closed = any(ingested.closed for ingested in transactions)
+    has_closed = any(ingested.counts.attempts_closed for ingested in transactions)
     if has_closed:
         reached(Moment.AFTER_CLOSE_COMMITS)
     # Readers are woken before the acknowledgement, because the acknowledgement needs Redis and can fail.
     for ingested in transactions:
         state.announce(ingested.jobs)
-        _count(state, ingested)
+        state.counts.add(ingested.counts)
     if has_closed:
         state.request_new_plan()
     await _acknowledge(state, [entry_id for entry_id, _ in entries], transactions)
@@ -102,17 +102,3 @@ async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transact
                 push_reply(pipeline, keys.reply(claim), reply)
         pipeline.xdel(keys.EVENTS, *entry_ids)
         await pipeline.execute()
-
-
-def _count(state: ControlState, ingested: IngestEffects) -> None:
-    counts = state.counts
-    counts.events_stored += ingested.stored
-    counts.events_duplicate += ingested.duplicate
-    counts.events_ahead += ingested.ahead
-    counts.events_late += ingested.late
-    counts.events_dead += ingested.dead
-    counts.stale_refused += ingested.stale
-    counts.attempts_closed += ingested.closed
-    counts.gaps_declared += ingested.gaps
-    counts.checkpoints_refused += ingested.refused
-    state.count(ingested)

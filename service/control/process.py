@@ -11,9 +11,9 @@ from contextlib import suppress
 from footplate.contract.errors import Unavailable
 from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import ErrorLog
-from service.control.counters import Counts
 from service.control.duties import DUTIES, Duty
 from service.control.state import UNREACHABLE, ControlIo, ControlState, LockUncertain
+from service.counters import Counts
 from service.settings import ServiceSettings
 from service.store.control_lock import control_lock
 from service.store.database import Database

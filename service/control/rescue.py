@@ -29,7 +29,7 @@ async def rescue(state: ControlState) -> None:
     rescued = await state.write(lambda conn: operation.rescue(conn, memory.timers, clock, now, settings))
     if rescued.jobs:
         reached(Moment.AFTER_RESCUE_COMMITS)
-    state.count(rescued)
+    state.counts.add(rescued.counts)
     for node in rescued.nodes_lost:
         log.warning("node %s is lost: no heartbeat for %g s", node, settings.lease_seconds)
     if rescued.jobs or rescued.stop_requested:

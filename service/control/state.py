@@ -22,9 +22,8 @@ from footplate.contract.ids import JobId
 from footplate.contract.messages import ProtocolMessage
 from footplate.contract.outbound import Allowed
 from service.control.celery_producer import CeleryProducer, send_all
-from service.control.counters import Counts, Depths
+from service.counters import Counts, Depths
 from service.jobs.beat import StopLeft
-from service.jobs.conclude import Effects
 from service.jobs.place import QueueState
 from service.jobs.remove_folders import Remover
 from service.jobs.rescue import Timers, stop_left
@@ -186,11 +185,6 @@ class ControlState:
         """Wakes the readers that wait for events of these jobs."""
         if changed := set(job_ids):
             self._on_events(changed)
-
-    def count(self, effects: Effects) -> None:
-        self.counts.attempts_lost += effects.lost
-        self.counts.retries.update(effects.retries)
-        self.counts.jobs_failed.update(effects.failures)
 
     def request_new_plan(self) -> None:
         """Wakes the duty `decide`, which then plans placements again because slots or jobs have changed."""

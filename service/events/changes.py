@@ -24,6 +24,7 @@ from footplate.contract.ids import ClaimId, JobId, new_checkpoint_id
 from footplate.contract.layout import attempt_folder, job_folder
 from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import AttemptReply
+from service.counters import Counts
 from service.events import curves
 from service.events.entries import Batch, IncomingEvent
 from service.events.row_limits import failure_of, latest, result_of
@@ -37,19 +38,6 @@ from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow
 class IngestEffects(Effects):
     """The results of one transaction, and the replies to send."""
 
-    stored: int = 0
-    duplicate: int = 0
-    ahead: int = 0
-    late: int = 0
-    """The number of events that were acknowledged and dropped, because the job has ended."""
-    stale: int = 0
-    """The number of events from supervisors that no longer hold their attempt."""
-    dead: int = 0
-    gaps: int = 0
-    refused: int = 0
-    """The number of checkpoints that are corrupt, or that name another job's files."""
-    closed: int = 0
-    """The number of attempts that ended."""
     watermarks: dict[tuple[JobId, int, int], int] = field(default_factory=dict)
     replies: dict[ClaimId, AttemptReply] = field(default_factory=dict)
 
@@ -113,14 +101,14 @@ class Collector:
             self._declare_gap(changed, batch.first - 1)
         for event in batch.events:
             if event.seq <= changed.watermark:
-                effects.duplicate += 1
+                effects.counts.events_duplicate += 1
             elif event.seq > changed.watermark + 1:
-                effects.ahead += 1
+                effects.counts.events_ahead += 1
             elif changed.is_done:
-                effects.stale += 1
+                effects.counts.stale_refused += 1
             else:
                 changed.watermark = event.seq
-                self._keep(event, changed, effects)
+                self._keep(event, changed, effects.counts)
         effects.watermarks[self.job.id, source.attempt, source.source] = changed.watermark
 
     def _declare_gap(self, changed: SourceChanges, last: int) -> None:
@@ -134,19 +122,19 @@ class Collector:
         gap = events.own_event(self.job.id, self.changes.no, source.attempt, Kind.GAP, data, self.now)
         self.changes.rows.append(gap)
 
-    def _keep(self, event: IncomingEvent, changed: SourceChanges, effects: IngestEffects) -> None:
+    def _keep(self, event: IncomingEvent, changed: SourceChanges, counts: Counts) -> None:
         if self.job.state.is_terminal:
-            effects.late += 1
+            counts.events_late += 1
         else:
             self.changes.no += 1
-            effects.stored += 1
+            counts.events_stored += 1
             source = changed.source
             kind, text = event.kind, event.text
             if kind == Kind.STATE and not self._reports_running(event, changed):
                 # A state that the job does not enter is stored as a note, so that `state` events match the job's row.
                 kind, text = Kind.NOTE, json.dumps({"message": self._note_text(event, source)})
             elif kind == Kind.GAP:
-                effects.gaps += 1
+                counts.gaps_declared += 1
             self.changes.rows.append(
                 EventRow(
                     self.job.id, self.changes.no, source.attempt, source.source, event.seq, event.rank, kind, event.at,

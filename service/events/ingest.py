@@ -58,7 +58,7 @@ def ingest(
             # The job was deleted. Acknowledge its events, or the node would send them again and again.
             effects.watermarks[key] = max(effects.watermarks.get(key, 0), batch.events[-1].seq)
         if source is None or source.claim != batch.claim:
-            effects.stale += len(batch.events)
+            effects.counts.stale_refused += len(batch.events)
             effects.replies[batch.claim] = AttemptReply(claim=batch.claim, superseded=True, closed=True)
         else:
             collectors[batch.job].take(batch, source, effects)
@@ -69,9 +69,9 @@ def ingest(
         _write(conn, changes, now, effects, retry_backoff_seconds)
     for reason, raw in read.dead:
         events.insert_dead(conn, reason, raw, now)
-    effects.dead += len(read.dead)
+    effects.counts.events_dead += len(read.dead)
     reached(Moment.BEFORE_INGEST_COMMITS)
-    if effects.closed:
+    if effects.counts.attempts_closed:
         reached(Moment.BEFORE_CLOSE_COMMITS)
     return effects
 
@@ -102,11 +102,11 @@ def _write(
     if changes.committed:
         rotate(conn, job_id)
     _answer(changes, effects)
-    effects.refused += sum(status == checkpoints.CORRUPT for _, status in changes.marks)
-    effects.refused += sum(why.startswith("checkpoint ") for why, _ in changes.troubles)
+    effects.counts.checkpoints_refused += sum(status == checkpoints.CORRUPT for _, status in changes.marks)
+    effects.counts.checkpoints_refused += sum(why.startswith("checkpoint ") for why, _ in changes.troubles)
     for reason, raw in changes.troubles:
         events.insert_dead(conn, reason, raw, now)
-    effects.dead += len(changes.troubles)
+    effects.counts.events_dead += len(changes.troubles)
 
 
 def _record(conn: Connection, changes: JobChanges, now: int, effects: IngestEffects) -> None:
@@ -193,7 +193,7 @@ def _close(
     if job is not None:
         end = AttemptEnd.of(multi_node.decisive(sources))
         conclude(conn, job, end, now, effects, retry_backoff_seconds=retry_backoff_seconds)
-        effects.closed += 1
+        effects.counts.attempts_closed += 1
 
 
 def _answer(changes: JobChanges, effects: IngestEffects) -> None:

@@ -21,6 +21,7 @@ from footplate.contract.events import DoData, DoneData, Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import Desired, JobState, Reason
 from footplate.contract.machine import Retry
+from service.counters import Counts
 from service.jobs.prune import rotate
 from service.store import attempts, commands, events, jobs
 from service.store.rows import JobRow
@@ -59,19 +60,12 @@ class Effects:
     jobs: set[JobId] = field(default_factory=set)
     """Jobs whose state has changed, or that have new events."""
     stop_requested: set[JobId] = field(default_factory=set)
-    lost: int = 0
-    """The number of attempts that were given up."""
-    retries: list[Reason] = field(default_factory=list)
-    """The reasons of jobs that were queued again, one per job."""
-    failures: list[Reason] = field(default_factory=list)
-    """The reasons of jobs that failed."""
+    counts: Counts = field(default_factory=Counts)
 
     def add(self, other: Effects) -> None:
         self.jobs |= other.jobs
         self.stop_requested |= other.stop_requested
-        self.lost += other.lost
-        self.retries += other.retries
-        self.failures += other.failures
+        self.counts.add(other.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +99,10 @@ def conclude(
     )  # fmt: skip
     rotate(conn, job.id)
     effects.jobs.add(job.id)
-    effects.retries += [end.reason] * (move.to is JobState.QUEUED and end.ending in ("failed", "lost"))
-    effects.failures += [move.reason] * (move.to is JobState.FAILED)
+    if move.to is JobState.FAILED:
+        effects.counts.jobs_failed[move.reason] += 1
+    elif move.to is JobState.QUEUED and end.ending in ("failed", "lost"):
+        effects.counts.retries[end.reason] += 1
 
 
 def next_move(job: JobRow, end: AttemptEnd, retry: Retry, backoff_seconds: float, now: int) -> StateMove:

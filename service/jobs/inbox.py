@@ -25,10 +25,6 @@ class InboxEffects(Effects):
     replies: list[tuple[str, ProtocolMessage]] = field(default_factory=list)
     alive: list[tuple[Hashable, int]] = field(default_factory=list)
     """The leases that start again after the commit, each with the number of its heartbeat, which is 0 for a grant."""
-    granted: int = 0
-    denied: int = 0
-    beats: int = 0
-    superseded: int = 0
     depths: dict[str, int] = field(default_factory=dict)
     """The number of events in journals that SQL does not have, by claim, or by node for attempts that have ended."""
     unreadable: dict[str, int] = field(default_factory=dict)
@@ -59,9 +55,9 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
     answered = Denial(claim=claim.claim, reason=refusal) if refusal else grant(conn, claim, now, settings)
     effects.replies.append((keys.reply(claim.claim), answered))
     if isinstance(answered, Denial):
-        effects.denied += 1
+        effects.counts.claims_denied += 1
     else:
-        effects.granted += 1
+        effects.counts.claims_granted += 1
         effects.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
         effects.jobs.add(claim.job)
         if answered.rendezvous is not None:
@@ -79,12 +75,12 @@ def _send_rendezvous(conn: Connection, last: Grant, effects: InboxEffects) -> No
 
 def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, effects: InboxEffects) -> None:
     reply = attempt_beat(conn, beat, now, stop_left)
-    effects.beats += 1
+    effects.counts.beats += 1
     effects.replies.append((keys.reply(beat.claim), reply))
     is_over = reply.superseded or reply.closed
     effects.depths[beat.claim] = 0 if is_over else max(0, beat.journaled - reply.watermark)
     if reply.superseded:
-        effects.superseded += 1
+        effects.counts.stale_refused += 1
     else:
         effects.alive.append((attempt_key(beat.job, beat.attempt, beat.source), beat.number))
     reached(Moment.BEFORE_BEAT_COMMITS)
@@ -92,7 +88,7 @@ def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft,
 
 def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, effects: InboxEffects) -> None:
     beaten = node_beat(conn, beat, now, settings)
-    effects.beats += 1
+    effects.counts.beats += 1
     effects.replies.append((keys.node_reply(beat.node, beat.boot), beaten.reply))
     effects.alive.append((node_key(beat.node, beat.boot), beat.number))
     effects.add(beaten)

@@ -269,7 +269,7 @@ def lose(
             error={"code": reason, "message": f"attempt {attempt}{where} was lost: {why}"},
         )
     conclude(conn, job, end, now, effects, retry_backoff_seconds=settings.retry_backoff_seconds)
-    effects.lost += 1
+    effects.counts.attempts_lost += 1
 
 
 def _stall_seconds(job: JobRow) -> float:

@@ -147,7 +147,7 @@ def test_an_attempt_that_began_after_the_backup_is_stopped(story: Story) -> None
 
         assert (reply.superseded, reply.closed) == (True, True)
         assert heard.watermarks == {(worker.job, worker.attempt, 0): len(worker.journal)}
-        assert heard.stored == 0
+        assert heard.counts.events_stored == 0
     assert story.restored.job(story.job).state is JobState.RUNNING
 
 

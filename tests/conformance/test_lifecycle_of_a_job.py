@@ -183,7 +183,7 @@ def test_outputs_outside_the_folder_of_the_attempt_are_refused(stage: Stage, out
 
     done = worker.ends("finished", outputs=outputs)
 
-    assert (stage.job(job).state, stage.job(job).outputs, done.dead) == (JobState.SUCCEEDED, None, 1)
+    assert (stage.job(job).state, stage.job(job).outputs, done.counts.events_dead) == (JobState.SUCCEEDED, None, 1)
 
 
 def test_a_crash_is_retried_until_max_attempts(stage: Stage) -> None:
@@ -314,13 +314,13 @@ def test_a_silent_attempt_is_lost_and_its_job_continues_elsewhere(stage: Stage) 
     worker.logs(1)
     stage.rescue()
     stage.later(SETTINGS.lease_seconds - 1)
-    assert stage.rescue().lost == 0
+    assert stage.rescue().counts.attempts_lost == 0
     worker.beat()
     stage.later(SETTINGS.lease_seconds - 1)
-    assert stage.rescue().lost == 0
+    assert stage.rescue().counts.attempts_lost == 0
     stage.later(2)
 
-    assert stage.rescue().lost == 1
+    assert stage.rescue().counts.attempts_lost == 1
 
     row = stage.job(job)
     assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.RETRY, 1)
@@ -337,7 +337,7 @@ def test_a_repeated_heartbeat_does_not_extend_a_lease(stage: Stage) -> None:
     worker.number -= 1
     worker.beat()
 
-    assert stage.rescue().lost == 1
+    assert stage.rescue().counts.attempts_lost == 1
 
 
 def test_a_jump_of_the_wall_clock_loses_no_attempt(stage: Stage) -> None:
@@ -346,7 +346,7 @@ def test_a_jump_of_the_wall_clock_loses_no_attempt(stage: Stage) -> None:
     stage.rescue()
     for hours in (1, -2):
         stage.now += hours * 3_600_000
-        assert stage.rescue().lost == 0
+        assert stage.rescue().counts.attempts_lost == 0
     assert stage.job(job).state is JobState.RUNNING
 
 
@@ -372,12 +372,12 @@ def test_late_logs_of_a_lost_attempt_are_kept_until_the_job_has_ended(stage: Sta
     stage.rescue()
     stage.later(SETTINGS.lease_seconds + 1)
     stage.rescue()
-    assert late.logs(1).stored == 1
+    assert late.logs(1).counts.events_stored == 1
 
     stage.cancel(job)
     dropped = late.logs(2)
 
-    assert (dropped.stored, dropped.late) == (0, 1)
+    assert (dropped.counts.events_stored, dropped.counts.events_late) == (0, 1)
     assert dropped.watermarks[job, 1, 0] == 3
     assert dropped.replies[late.claim].closed
 
@@ -401,13 +401,13 @@ def test_a_failed_job_is_counted_once_under_the_reason_that_it_shows(stage: Stag
     (said, said_worker), (silent, _), (restarted, node) = (stage.running(retry=once) for _ in range(3))
     stage.rescue()
 
-    counted = [said_worker.fails("error").failures]
-    counted += [stage.beat_node(node.node, boot="boot-2").failures]
+    counted = [+said_worker.fails("error").counts.jobs_failed]
+    counted += [+stage.beat_node(node.node, boot="boot-2").counts.jobs_failed]
     stage.later(SETTINGS.lease_seconds + 1)
-    counted += [stage.rescue().failures, stage.rescue().failures]
+    counted += [+stage.rescue().counts.jobs_failed, +stage.rescue().counts.jobs_failed]
 
     shown = [stage.job(job).reason for job in (said, restarted, silent)]
-    assert counted == [[shown[0]], [shown[1]], [shown[2]], []]
+    assert counted == [{shown[0]: 1}, {shown[1]: 1}, {shown[2]: 1}, {}]
     assert {stage.job(job).state for job in (said, silent, restarted)} == {JobState.FAILED}
 
 
@@ -503,7 +503,7 @@ def test_a_restarted_node_loses_the_attempts_that_it_ran(stage: Stage) -> None:
 
     beaten = stage.beat_node(worker.node, boot="boot-2")
 
-    assert beaten.lost == 1
+    assert beaten.counts.attempts_lost == 1
     assert stage.job(job).state is JobState.QUEUED
     assert stage.place() == [job]
 

@@ -24,7 +24,7 @@ def again(stage: Stage, worker: Worker) -> Worker:
     """Lets the attempt be lost, and claims the next attempt."""
     stage.rescue()
     stage.later(stage.settings.lease_seconds + 1)
-    assert stage.rescue().lost == 1
+    assert stage.rescue().counts.attempts_lost == 1
     stage.node()
     assert stage.place() == [worker.job]
     return stage.claim(worker.job)

@@ -337,7 +337,7 @@ def test_a_checkpoint_outside_the_folder_of_its_attempt_is_refused(stage: Stage)
     job, worker = stage.running()
     for path in ("/etc/passwd", f"jobs/{job}/attempts/2/checkpoint-1", f"jobs/{job}/attempts/1/../../../x"):
         done = worker.checkpoints(1, path=path)
-        assert done.dead == 1
+        assert done.counts.events_dead == 1
 
     assert stage.read(lambda conn: checkpoints.of_job(conn, job)) == []
     assert len(stage.read(events.dead)) == 3
@@ -407,7 +407,7 @@ def test_events_that_cannot_be_parsed_are_set_aside_and_delay_no_others(stage: S
 
     done = worker.send_entries([json.dumps(raw).encode(), b"not json", b'{"job": 1}'])
 
-    assert (done.watermarks[job, 1, 0], done.dead) == (7, 6)
+    assert (done.watermarks[job, 1, 0], done.counts.events_dead) == (7, 6)
     kinds = [(event.seq, event.kind) for event in stage.events(job) if event.source == 0]
     assert kinds == [(1, "state"), (2, "log"), (3, "gap"), (4, "gap"), (5, "gap"), (6, "gap"), (7, "from_the_future")]
     assert all(json.loads(event.as_json()) for event in stage.events(job))

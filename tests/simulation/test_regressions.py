@@ -44,7 +44,7 @@ def test_an_attempt_that_sends_heartbeats_and_never_runs_is_retried(stage: Stage
     worker.beat()
     rescued = stage.rescue()
 
-    assert rescued.lost == 1
+    assert rescued.counts.attempts_lost == 1
     row = stage.job(job)
     assert (row.state, row.reason, row.failed_attempts) == (JobState.QUEUED, Reason.RETRY, 1)
     assert json.loads(row.error or "")["code"] == "stalled"
@@ -83,7 +83,7 @@ def test_only_the_current_attempt_gets_checkpoints_acknowledged(stage: Stage) ->
     assert (report.stored_step, report.superseded) == (5, False)
     stage.rescue()
     stage.later(stage.settings.lease_seconds + 1)
-    assert stage.rescue().lost == 1
+    assert stage.rescue().counts.attempts_lost == 1
 
     late = worker.checkpoints(10).replies[worker.claim]
 
@@ -122,7 +122,7 @@ def test_a_jump_of_the_wall_clock_does_not_change_the_time_that_an_attempt_ran(s
     stage.now += hours * HOUR_SECONDS * 1000
     stage.later(stage.settings.lease_seconds + 1)
 
-    assert stage.rescue().lost == 1
+    assert stage.rescue().counts.attempts_lost == 1
     assert stage.job(job).running_ms == 40_500
 
 

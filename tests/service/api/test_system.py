@@ -16,7 +16,7 @@ from sqlalchemy import update
 
 from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, NodeBeat
 from service import readiness
-from service.control.counters import Counts, prometheus_name
+from service.counters import Counts, prometheus_name
 from service.jobs.beat import node_beat
 from service.metrics import Meters
 from service.redis_client import RedisNotifier

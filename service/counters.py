@@ -41,7 +41,10 @@ NOTHING = "Nothing to do. The number shows how busy control is."
 
 @dataclass(slots=True)
 class Counts:
-    """The counters and gauges of control. Dashboards and alerts use the names, so they never change."""
+    """The counters and gauges of control, or the counters of one transaction, which are added after its commit.
+
+    Dashboards and alerts use the names, so they never change.
+    """
 
     attempts_placed: int = _counter("Attempts that were given a node.", NOTHING)
     start_messages_sent: int = _counter(
@@ -133,6 +136,14 @@ class Counts:
         "Runs of a duty that failed because the database did not answer.",
         "It rises while the database is down, and `/readyz` then answers 503.",
     )
+
+    def add(self, other: Counts) -> None:
+        for counter in fields(self):
+            value, more = getattr(self, counter.name), getattr(other, counter.name)
+            if isinstance(value, Counter):
+                value.update(more)
+            else:
+                setattr(self, counter.name, value + more)
 
     def numbers(self) -> dict[str, int]:
         """Returns the value of every counter and gauge by its name.
