@@ -7,8 +7,8 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 
 from starlette.requests import Request
 
-from footplate.contract.bucket import RemoteStore, StoreUnreachable
+from footplate.contract.bucket import RemoteStore
 from footplate.contract.errors import Unavailable
 from footplate.contract.layout import PASSED_ONLY
 from footplate.contract.safe_paths import sync_folder
@@ -35,6 +35,15 @@ class CannotKeep(Unavailable):
     title = "The artifact store takes no files"
 
 
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Raises CannotKeep for an error of the artifact store's folder or bucket."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotKeep(f"the artifact store cannot be changed: {error.strerror or error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A complete request body in a temporary file, which is flushed to the disk."""
@@ -43,31 +52,25 @@ class Upload:
     sha256: str
     bytes: int
 
+    @_store_errors()
     def put(self, store: Store, path: str) -> None:
         """Puts the file into the artifact store. If a file of this name exists, it has the same bytes and stays."""
         if not isinstance(store, RemoteStore):
-            self._link(store / path)
-            return
-        try:
-            if not store.has(path):
-                store.put(Path(self.file.name), path)
-        except StoreUnreachable as error:
-            raise _cannot(error) from error
+            self.link(store, path)
+        elif not store.has(path):
+            store.put(Path(self.file.name), path)
 
+    @_store_errors()
     def link(self, store: Store, path: str) -> None:
         """Links the file into an artifact store that is a folder. For a bucket, `keep` has uploaded the file before."""
-        if not isinstance(store, RemoteStore):
-            self._link(store / path)
-
-    def _link(self, place: Path) -> None:
-        try:
-            place.parent.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
-            with suppress(FileExistsError):
-                os.link(self.file.name, place)
-                os.chmod(place, 0o644)
-            sync_folder(place.parent)
-        except OSError as error:
-            raise _cannot(error) from error
+        if isinstance(store, RemoteStore):
+            return
+        place = store / path
+        place.parent.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.link(self.file.name, place)
+            os.chmod(place, 0o644)
+        sync_folder(place.parent)
 
 
 @asynccontextmanager
@@ -78,6 +81,7 @@ async def uploaded(
     with await asyncio.to_thread(_temporary_file, folder) as file:
         digest, size, waiting = hashlib.sha256(), 0, bytearray()
 
+        @_store_errors()
         def write(piece: bytes) -> None:
             digest.update(piece)
             file.write(piece)
@@ -88,10 +92,10 @@ async def uploaded(
                 raise too_large()
             waiting += piece
             if len(waiting) >= PIECE:
-                await _on_disk(write, bytes(waiting))
+                await asyncio.to_thread(write, bytes(waiting))
                 waiting.clear()
-        await _on_disk(write, bytes(waiting))
-        await _on_disk(_sync, file)
+        await asyncio.to_thread(write, bytes(waiting))
+        await asyncio.to_thread(_sync, file)
         yield Upload(file, digest.hexdigest(), size)
 
 
@@ -111,24 +115,10 @@ async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callabl
 async def remover(store: Store, path: str) -> Callable[[], None]:
     """Returns a function that deletes a file inside a transaction. Both raise CannotKeep if the store is unwritable."""
     if not isinstance(store, RemoteStore):
-        return partial(_unlink, store / path)
+        return _store_errors()(partial((store / path).unlink, missing_ok=True))
     if (why := await asyncio.to_thread(store.trouble)) is not None:
         raise CannotKeep(f"the artifact store cannot delete files now: {why}")
-    return partial(_removed, store, path)
-
-
-def _unlink(place: Path) -> None:
-    try:
-        place.unlink(missing_ok=True)
-    except OSError as error:
-        raise _cannot(error) from error
-
-
-def _removed(store: RemoteStore, path: str) -> None:
-    try:
-        store.remove_file(path)
-    except StoreUnreachable as error:
-        raise _cannot(error) from error
+    return _store_errors()(partial(store.remove_file, path))
 
 
 def body_of(request: Request, limit: int, too_large: Callable[[], Exception]) -> AsyncIterator[bytes]:
@@ -141,29 +131,17 @@ def body_of(request: Request, limit: int, too_large: Callable[[], Exception]) ->
     return request.stream()
 
 
+@_store_errors()
 def _temporary_file(folder: Path) -> Any:
-    try:
-        folder.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
-        for path in folder.glob(f"{UPLOADING}*"):
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
-                    path.unlink()
-        return tempfile.NamedTemporaryFile(dir=folder, prefix=UPLOADING)
-    except OSError as error:
-        raise _cannot(error) from error
+    folder.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
+    for path in folder.glob(f"{UPLOADING}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                path.unlink()
+    return tempfile.NamedTemporaryFile(dir=folder, prefix=UPLOADING)
 
 
-async def _on_disk(write: Callable[[Any], None], argument: Any) -> None:
-    try:
-        await asyncio.to_thread(write, argument)
-    except OSError as error:
-        raise _cannot(error) from error
-
-
+@_store_errors()
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _cannot(error: OSError) -> CannotKeep:
-    return CannotKeep(f"the artifact store cannot be changed: {error.strerror or error}")
