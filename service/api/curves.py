@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
@@ -30,33 +30,42 @@ POINTS_PER_READ = 20_000
 """The most points of all curves that are read in one go. Then the reads of other requests have their turn."""
 MOST_JOBS = 100
 MOST_NAMES = 1000
-Names = Annotated[
-    str | None,
-    Query(
-        min_length=1,
-        max_length=20_000,
-        description="Only these metrics, separated by commas. Left out: all. In a name, a comma is written as `\\,` "
-        "and a backslash as `\\\\`.",
-        json_schema_extra=NO_NUL,
-    ),
-]
-Points = Annotated[int, Query(ge=10, le=MOST_POINTS, description="The most points of each curve.")]
-Which = Annotated[
-    Axis,
-    Query(
-        description="The x axis: the optimizer step, the time, or the epoch. Points without this value are left out."
-    ),
-]
-Everything = Annotated[
-    bool,
-    Query(description="If a later attempt repeated steps, include the points of both. Default: only the later ones."),
-]
-_STEP = {"ge": 0, "le": 2**53}
-FirstStep = Annotated[
-    int | None,
-    Query(**_STEP, description="Only points of this step and later ones. A shorter range shows finer points."),
-]
-LastStep = Annotated[int | None, Query(**_STEP, description="Only points of this step and earlier ones.")]
+STEP = {"ge": 0, "le": 2**53}
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSelection:
+    """The query parameters that select the curves and their points."""
+
+    names: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=20_000,
+            description="Only these metrics, separated by commas. Left out: all. In a name, a comma is written as "
+            "`\\,` and a backslash as `\\\\`.",
+            json_schema_extra=NO_NUL,
+        ),
+    ] = None
+    x: Annotated[
+        Axis,
+        Query(
+            description="The x axis: the optimizer step, the time, or the epoch. Points without this value are left "
+            "out."
+        ),
+    ] = "step"
+    points: Annotated[int, Query(ge=10, le=MOST_POINTS, description="The most points of each curve.")] = 1000
+    everything: Annotated[
+        bool,
+        Query(
+            description="If a later attempt repeated steps, include the points of both. Default: only the later ones."
+        ),
+    ] = False
+    first_step: Annotated[
+        int | None,
+        Query(**STEP, description="Only points of this step and later ones. A shorter range shows finer points."),
+    ] = None
+    last_step: Annotated[int | None, Query(**STEP, description="Only points of this step and earlier ones.")] = None
 
 
 @router.get(
@@ -87,18 +96,8 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
     summary="Curves, down-sampled so that every spike survives; as CSV too",
     responses=media_type_response(CSV, SeriesList),
 )
-async def get_series(
-    request: Request,
-    job: JobPath,
-    names: Names = None,
-    x: Which = "step",
-    points: Points = 1000,
-    everything: Everything = False,
-    first_step: FirstStep = None,
-    last_step: LastStep = None,
-) -> Response:
-    selection = CurveSelection(x, points, everything, Steps(first_step, last_step))
-    return await _series(request, [job_id(job)], names, selection, job)
+async def get_series(request: Request, job: JobPath, selection: Annotated[CurveSelection, Depends()]) -> Response:
+    return await _series(request, [job_id(job)], selection, job)
 
 
 @router.get(
@@ -115,53 +114,31 @@ async def compare_series(
             min_length=1, max_length=10_000, description="Ids of jobs, separated by commas.", json_schema_extra=NO_NUL
         ),
     ],
-    names: Names = None,
-    x: Which = "step",
-    points: Points = 1000,
-    everything: Everything = False,
-    first_step: FirstStep = None,
-    last_step: LastStep = None,
+    selection: Annotated[CurveSelection, Depends()],
 ) -> Response:
     job_ids = list(map(job_id, _different(jobs.split(","), "jobs", jobs)))
     if len(job_ids) > MOST_JOBS:
         detail = f"names {len(job_ids)} jobs, and at most {MOST_JOBS} are compared in one request"
         raise InvalidQuery([Problem("/query/jobs", "too_many", detail, "send several requests")])
-    selection = CurveSelection(x, points, everything, Steps(first_step, last_step))
-    return await _series(request, job_ids, names, selection, "series")
+    return await _series(request, job_ids, selection, "series")
 
 
-@dataclass(frozen=True, slots=True)
-class CurveSelection:
-    """The points that a request for curves selects."""
-
-    x: Axis
-    points: int
-    everything: bool
-    steps: Steps
-
-
-async def _series(
-    request: Request, job_ids: Sequence[JobId], names: str | None, selection: CurveSelection, file: str
-) -> Response:
+async def _series(request: Request, job_ids: Sequence[JobId], selection: CurveSelection, file: str) -> Response:
     """Returns curves. They are read and encoded in a thread, some at a time, so that the event loop stays free."""
     services = services_of(request)
+    names = selection.names
     some_names = None if names is None else _different(split_names(names), "names", names)
     names_by_job = await services.db.read(lambda conn: _chosen(conn, services, job_ids, some_names, selection.points))
-    encode = _csv_lines if wants(request, CSV) else _json
+    encode = _csv_lines if wants(request, CSV) else Series.model_dump_json
     pieces: list[str] = []
     for job, part in _in_parts(names_by_job, POINTS_PER_READ // selection.points):
 
         def read(conn: Connection, job: JobId = job, part: Sequence[str] = part) -> list[str]:
-            curves = series(
-                conn,
-                job,
-                part,
-                selection.points,
-                axis=selection.x,
-                everything=selection.everything,
-                steps=selection.steps,
+            steps = Steps(selection.first_step, selection.last_step)
+            drawn = series(
+                conn, job, part, selection.points, axis=selection.x, everything=selection.everything, steps=steps
             )
-            return [encode(curve) for curve in curves]
+            return [encode(curve) for curve in drawn]
 
         pieces += await services.db.read_long(read)
     if encode is _csv_lines:
@@ -201,19 +178,13 @@ def _different(entries: Iterable[str], parameter: str, text: str) -> list[str]:
     raise InvalidQuery([Problem(f"/query/{parameter}", "invalid_parameter", detail, "leave it out")])
 
 
-def _json(curve: Series) -> str:
-    return curve.model_dump_json()
-
-
 def _csv_lines(curve: Series) -> str:
-    return csv_text(_rows_of(curve))
-
-
-def _rows_of(curve: Series) -> Iterator[tuple[Any, ...]]:
     attempt, upcoming = 0, {started.first: started.attempt for started in curve.attempts}
+    rows: list[tuple[Any, ...]] = []
     for place, point in enumerate(zip(curve.x, curve.y, strict=True)):
         attempt = upcoming.get(place, attempt)
-        yield curve.job, curve.name, attempt, *point
+        rows.append((curve.job, curve.name, attempt, *point))
+    return csv_text(rows)
 
 
 _SUMMARY_COLUMNS = ("name", "count", "not_finite", "last", "last_step", "min", "min_step", "max", "max_step")
