@@ -26,8 +26,7 @@ from service.problems import InvalidQuery
 from service.store import deliveries, webhooks
 from service.store.rows import DeliveryRow, WebhookRow
 from service.store.times import now_ms
-from service.webhooks.sending import make_secret
-from service.webhooks.targets import aim
+from service.webhooks.sending import aim, make_secret
 
 router = APIRouter(route_class=StrictRoute, tags=["webhooks"])
 audit = logging.getLogger("footplate.audit")
@@ -111,7 +110,21 @@ async def create_webhook(request: Request, response: Response) -> CreatedWebhook
 async def store_webhook(services: Services, body: NewWebhook) -> WebhookRow:
     """Stores a webhook. Raises InvalidSpec if its URL may not be reached, and TooManyWebhooks."""
     await _check(services, body.url)
-    row = _new(body, services)
+    row = WebhookRow(
+        id=new_webhook_id(),
+        project=services.project,
+        url=body.url,
+        secret=make_secret(),
+        states=webhooks.filter_text(body.states),
+        tags=webhooks.filter_text(body.tags),
+        description=body.description,
+        created_at=now_ms(),
+        created_by=services.caller.by,
+        failing_since=None,
+        disabled_at=None,
+        disabled_why=None,
+        format=body.format,
+    )
     if not await services.db.write(partial(webhooks.insert_webhook, row=row, most=MOST)):
         raise TooManyWebhooks(
             f"project {services.project!r} has {MOST} webhooks, and more are not allowed",
@@ -129,24 +142,6 @@ async def _check(services: Services, url: str) -> None:
     except Refused as refused:
         hint = "use a public https:// address, or ask the operator to add the host to FOOTPLATE_WEBHOOKS_ALLOW"
         raise InvalidSpec([Problem("/url", "not_reachable", f"this URL {refused}", hint)]) from refused
-
-
-def _new(body: NewWebhook, services: Services) -> WebhookRow:
-    return WebhookRow(
-        id=new_webhook_id(),
-        project=services.project,
-        url=body.url,
-        secret=make_secret(),
-        states=webhooks.filter_text(body.states),
-        tags=webhooks.filter_text(body.tags),
-        description=body.description,
-        created_at=now_ms(),
-        created_by=services.caller.by,
-        failing_since=None,
-        disabled_at=None,
-        disabled_why=None,
-        format=body.format,
-    )
 
 
 @router.get("/webhooks", operation_id="list_webhooks", summary="The project's webhooks")

@@ -101,8 +101,7 @@ def _begin(conn: Connection, project: str, run: str, now: int) -> JobRow:
     attempts.insert_attempt(conn, attempt, [])
     data = {"state": job.state, "reason": job.reason, "message": None}
     events.insert_many(conn, [events.own_event(job.id, 1, ATTEMPT, Kind.STATE, data, now)])
-    move = StateChange(job.id, project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no)
-    webhooks.write_deliveries(conn, move, now)
+    webhooks.write_deliveries(conn, StateChange.of_new(job), now)
     return job
 
 

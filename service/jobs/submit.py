@@ -87,10 +87,7 @@ class Submission:
             job = replace(job, spec=start.pinned(self.spec).model_dump_json(), starts_from=start.checkpoint.id)
         insert_rows(conn, self._rows(job))
         if self.has_webhook:
-            move = StateChange(
-                job.id, job.project, job.name, job.tags, job.state, job.reason, None, job.attempt, job.last_no
-            )
-            webhooks.write_deliveries(conn, move, self.now)
+            webhooks.write_deliveries(conn, StateChange.of_new(job), self.now)
         return _written(Submitted(job, replayed=False, response=response))
 
     def _job(self) -> JobRow:

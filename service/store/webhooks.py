@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypedDict
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
@@ -17,7 +17,7 @@ from footplate.contract.errors import NotFound
 from footplate.contract.ids import JobId, WebhookId, new_delivery_id
 from footplate.contract.lifecycle import TERMINAL, JobState, Reason
 from service.store.mapping import columns_of, values_of
-from service.store.rows import DeliveryRow, WebhookRow, is_training
+from service.store.rows import DeliveryRow, JobRow, WebhookRow, is_training
 from service.store.tables import IS_PENDING, deliveries, jobs, webhooks
 from service.store.times import text_of
 
@@ -43,7 +43,7 @@ HAS_WEBHOOK = (
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A change of a job's state, with all data of the job that a delivery contains."""
+    """A change of a job's state. Its fields, in this order, are the `data` of a delivery."""
 
     job: JobId
     project: str
@@ -55,6 +55,12 @@ class StateChange:
     message: str | None
     attempt: int
     no: int
+
+    @classmethod
+    def of_new(cls, job: JobRow) -> StateChange:
+        return cls(
+            job.id, job.project, job.name, job.tags, job.state, job.reason, job.message, job.attempt, job.last_no
+        )
 
 
 class Changes(TypedDict, total=False):
@@ -165,7 +171,8 @@ def _delivery(webhook: WebhookRow, change: StateChange, now: int) -> DeliveryRow
     if webhook.format == OPENAI:
         return openai_delivery(webhook, f"fine_tuning.job.{change.state}", change.job, now)
     kind = f"job.{change.state}"
-    return _new(webhook.id, kind, change.job, _body(kind, _data(change), now), now)
+    data = asdict(change) | {"tags": json.loads(change.tags)}
+    return _new(webhook.id, kind, change.job, _body(kind, data, now), now)
 
 
 def openai_delivery(webhook: WebhookRow, kind: str, job: JobId, now: int) -> DeliveryRow:
@@ -190,20 +197,6 @@ def _wants(webhook: WebhookRow, change: StateChange) -> bool:
     if webhook.states is not None and change.state not in json.loads(webhook.states):
         return False
     return webhook.tags is None or not set(json.loads(webhook.tags)).isdisjoint(json.loads(change.tags))
-
-
-def _data(change: StateChange) -> dict[str, Any]:
-    return {
-        "job": change.job,
-        "project": change.project,
-        "name": change.name,
-        "tags": json.loads(change.tags),
-        "state": change.state,
-        "reason": change.reason,
-        "message": change.message,
-        "attempt": change.attempt,
-        "no": change.no,
-    }
 
 
 def _body(kind: str, data: dict[str, Any], now: int) -> str:

@@ -17,8 +17,7 @@ from service.store import deliveries
 from service.store.database import Write
 from service.store.deliveries import DeliveryResult, DueDelivery
 from service.store.times import now_ms
-from service.webhooks.sending import Answer, headers, post
-from service.webhooks.targets import Resolve, aim, resolved
+from service.webhooks.sending import Answer, Resolve, aim, headers, post, resolved
 
 log = logging.getLogger("footplate.webhooks")
 

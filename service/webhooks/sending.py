@@ -5,6 +5,10 @@
     webhook-signature   v1,<base64 of HMAC-SHA256 over "id.timestamp.body", with the part of the secret after whsec_>
 
 While an old secret is still valid there are two signatures, separated by a space.
+
+The address of the URL's host is checked when the webhook is made, and at each delivery. The host's name may resolve to
+another machine a minute later. So a delivery connects to the address that was checked, and does not resolve the name
+again.
 """
 
 from __future__ import annotations
@@ -13,21 +17,25 @@ import asyncio
 import hmac
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from footplate.contract.outbound import Target
+from footplate.contract.outbound import Allowed, Refused, Target, addresses_of, require_allowed
 
 if TYPE_CHECKING:
     import ssl
 
-CONNECT_SECONDS, TOTAL_SECONDS, BODY_SECONDS = 5.0, 10.0, 2.0
+RESOLVE_SECONDS, CONNECT_SECONDS, TOTAL_SECONDS, BODY_SECONDS = 5.0, 5.0, 10.0, 2.0
 ANSWER_BYTES = 4096
 """The most that is read of an answer."""
 SECRET_MARK = "whsec_"
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+# Own threads, because a name server that does not answer must not delay the check of control's lock.
+_NAMES = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,27 @@ def headers(secrets_: Sequence[str], message: str, seconds: int, body: bytes) ->
         "webhook-timestamp": str(seconds),
         "webhook-signature": " ".join(signature(secret, message, seconds, body) for secret in secrets_),
     }
+
+
+async def resolved(host: str, port: int) -> list[str]:
+    """Returns every IP address of a host. Raises TimeoutError if the name server does not answer in time."""
+    addresses = asyncio.get_running_loop().run_in_executor(_NAMES, addresses_of, host, port)
+    return await asyncio.wait_for(addresses, RESOLVE_SECONDS)
+
+
+async def aim(target: Target, allowed: Allowed, resolve: Resolve = resolved) -> str:
+    """Returns the IP address to connect to. Raises Refused if any address of the URL's host is not allowed."""
+    try:
+        addresses = await resolve(target.host, target.port)
+    except TimeoutError:
+        raise Refused(f"names {target.host}, which could not be resolved within {RESOLVE_SECONDS:g} s") from None
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise Refused(f"names {target.host}, which cannot be resolved: {why}") from error
+    if not addresses:
+        raise Refused(f"names {target.host}, which has no address")
+    require_allowed(target, addresses, partial(allowed.covers, target.host))
+    return addresses[0]
 
 
 async def post(target: Target, address: str, fields: dict[str, str], body: bytes) -> Answer:

@@ -35,7 +35,7 @@ from service.settings import ServiceSettings
 from service.store import deliveries, jobs, tables, webhooks
 from service.store.rows import WebhookRow
 from service.store.times import now_ms
-from service.webhooks import sending, targets
+from service.webhooks import sending
 from service.webhooks.deliver import RETRY_DELAYS_SECONDS, WebhookSender
 from tests.service.api.conftest import KEY, PATIENCE, SPEC, Api, Serve
 from tests.service.api.test_keys import a_key, bearer
@@ -756,16 +756,16 @@ def names(host: str, port: int) -> list[str]:
 async def test_urls_that_a_webhook_may_not_reach_are_refused(
     monkeypatch: pytest.MonkeyPatch, url: str, why: str
 ) -> None:
-    monkeypatch.setattr(targets, "addresses_of", names)
+    monkeypatch.setattr(sending, "addresses_of", names)
 
     with pytest.raises(Refused, match=re.escape(why)):
-        await targets.aim(read_url(url), Allowed())
+        await sending.aim(read_url(url), Allowed())
 
 
 async def test_a_refused_webhook_url_is_named_with_what_would_work(
     serve: Serve, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "addresses_of", names)
+    monkeypatch.setattr(sending, "addresses_of", names)
     api = await serve(sqlite_url)
 
     good = await api.client.post("/webhooks", json={"url": "https://public.example/x"})
