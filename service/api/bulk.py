@@ -21,7 +21,7 @@ from footplate.contract.resources.jobs import BulkError, BulkItem, BulkOutcome
 from service.api.documented import documented_body
 from service.api.jobs import remove_folders
 from service.api.listing import milliseconds
-from service.api.verbs import Verb, cancelling, pausing, resuming
+from service.api.verbs import cancelling, pausing, resuming
 from service.deps import Services, StrictRoute, read_model, services_of
 from service.jobs.delete import delete
 from service.store import job_list
@@ -138,12 +138,16 @@ async def _selected(services: Services, bulk: Bulk) -> tuple[Sequence[str], str 
 
 async def _apply(services: Services, bulk: Bulk, job: str) -> BulkItem:
     """Applies the verb to one job. Returns what the route for one job would have answered."""
+    verbs = {
+        Action.CANCEL: cancelling(services, bulk.mode), Action.PAUSE: pausing(services),
+        Action.RESUME: resuming(services),
+    }  # fmt: skip
 
     def write(conn: Connection) -> tuple[JobState | None, list[str]]:
         if bulk.action is Action.DELETE:
             result: tuple[JobState | None, list[str]] = None, delete(conn, services.project, JobId(job), now_ms())
         else:
-            result = _verb(services, bulk)(conn, JobId(job)).state, []
+            result = verbs[bulk.action](conn, JobId(job)).state, []
         reached(Moment.BEFORE_VERB_COMMITS)
         return result
 
@@ -161,9 +165,3 @@ async def _apply(services: Services, bulk: Bulk, job: str) -> BulkItem:
     if folders:
         await asyncio.to_thread(remove_folders, services.settings.store, folders)
     return BulkItem(job=job, state=state, error=None)
-
-
-def _verb(services: Services, bulk: Bulk) -> Verb:
-    if bulk.action is Action.CANCEL:
-        return cancelling(services, bulk.mode)
-    return pausing(services) if bulk.action is Action.PAUSE else resuming(services)

@@ -56,7 +56,8 @@ def download(
     }  # fmt: skip
     if sha256:
         headers["Repr-Digest"] = f"sha-256=:{b64encode(bytes.fromhex(sha256)).decode()}:"
-    if _names(request.headers.get("if-none-match"), etag):
+    tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    if etag in tags or "*" in tags:
         file.close()
         return Response(None, 304, headers)
     part = None
@@ -97,11 +98,6 @@ def requested_range(header: str | None, size: int) -> tuple[int, int] | None:
 def attachment(name: str) -> str:
     plain = quote(name, safe="!#$&+^`|~ ")
     return f'attachment; filename="{name}"' if plain == name else f"attachment; filename*=utf-8''{quote(name, safe='')}"
-
-
-def _names(header: str | None, etag: str) -> bool:
-    tags = [tag.strip().removeprefix("W/") for tag in (header or "").split(",")]
-    return etag in tags or "*" in tags
 
 
 async def _sent(file: IO[bytes], count: int, name: str) -> AsyncIterator[bytes]:

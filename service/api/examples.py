@@ -42,7 +42,6 @@ EXAMPLES: Json = {
     "MetricSummary.name": "loss",
     "Node.actions": ["drain"],
     "Node.id": NODE,
-    "Node.state": "up",
     "Placement.reason": "placed",
     "PredictionList.data": [{"label": "calm", "score": 0.93, "scores": {"calm": 0.93, "wild": 0.07}}],
     "QueuedJob.name": "first steps",
@@ -139,7 +138,6 @@ EXAMPLES: Json = {
     "version": 3,
     "versions": {"footplate": "0.1.0", "torch": "2.13.0"},
     "waits": False,
-    "webhook": WEBHOOK,
 }
 
 

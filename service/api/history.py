@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -78,7 +78,7 @@ async def _page(
         head = jobs.get(conn, services.project, job).last_no
         rows = events.after(conn, job, after, limit, kinds)
         is_full = len(rows) == limit
-        last = rows[-1].no if is_full else max(head, after if not rows else rows[-1].no)
+        last = rows[-1].no if is_full else max(head, after)
         more = str(last) if is_full and last < head else None
         # Events are stored as JSON. Parsing and writing the JSON of 10,000 events again would take too long.
         return views.listing([write(row) for row in rows], more, last=last)
@@ -150,7 +150,8 @@ async def list_lines(
         if following:
             url = URL(scope=request.scope).include_query_params(after=following)
             headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-        return Response(_text(page.rows), 200, headers, f"{TEXT}; charset=utf-8")
+        lines = "".join(f"{clean(row.text)}\n" for row in page.rows)
+        return Response(lines, 200, headers, f"{TEXT}; charset=utf-8")
     response.headers.update(VARIES)
     return LineList(data=tuple(map(_line, page.rows)), next_cursor=following, last=page.last)
 
@@ -159,7 +160,3 @@ def _line(row: LineRow) -> Line:
     # A printed line may contain a lone surrogate, which cannot be written as UTF-8.
     text = row.text.encode("utf-8", "replace").decode()
     return Line(no=row.no, at=row.at, attempt=row.attempt, rank=row.rank, stream=row.stream, text=text)
-
-
-def _text(rows: Sequence[LineRow]) -> str:
-    return "".join(f"{clean(row.text)}\n" for row in rows)

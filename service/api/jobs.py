@@ -227,14 +227,10 @@ class _AnyField(Group):
     meant_by = JobSpec
 
 
-def _amendable() -> type[BaseModel]:
-    """Makes the pydantic class for the body of a PATCH from the spec's fields, so that both have the same rules."""
-    fields: Any = {name: (f.rebuild_annotation(), f) for name, f in JobSpec.model_fields.items() if name in _AMENDABLE}
-    return create_model("Amendment", __base__=_AnyField, **fields)
-
-
-_AMENDABLE = ("name", "tags", "metadata", "priority")
-Amendment = _amendable()
+_AMENDABLE = {name: JobSpec.model_fields[name] for name in ("name", "tags", "metadata", "priority")}
+_FIELDS: Any = {name: (field.rebuild_annotation(), field) for name, field in _AMENDABLE.items()}
+Amendment = create_model("Amendment", __base__=_AnyField, **_FIELDS)
+"""The body of a PATCH. It is made from the spec's fields, so that both have the same rules."""
 
 
 @router.patch(
