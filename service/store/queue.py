@@ -7,11 +7,11 @@ the queue is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -146,34 +146,27 @@ def heads(conn: Connection) -> tuple[LineHead, ...]:
 def line(conn: Connection, head: LineHead) -> Iterator[QueuedRow]:
     """Yields the jobs of a line in the order in which they are tried, and reads them as needed."""
     yield head.job
-    yield from in_chunks(conn, _OF_SHAPE, QueuedRow, head.job.position, FIRST_CHUNK, LAST_CHUNK, shape=head.shape)
-
-
-class Positioned(Protocol):
-    @property
-    def position(self) -> QueuePosition: ...
-
-
-R = TypeVar("R", bound=Positioned)
+    for row in in_chunks(conn, _OF_SHAPE, head.job.position, FIRST_CHUNK, LAST_CHUNK, shape=head.shape):
+        yield QueuedRow(*row)
 
 
 def in_chunks(
-    conn: Connection, statements: tuple[Select[Any], Select[Any]], row_class: Callable[..., R], position: QueuePosition,
-    most: int, limit: int, **values: Any,
-) -> Iterator[R]:  # fmt: skip
+    conn: Connection, statements: tuple[Select[Any], Select[Any]], position: QueuePosition, most: int, limit: int,
+    **values: Any,
+) -> Iterator[Sequence[Any]]:  # fmt: skip
     """Yields the rows after a position. Reads `most` of them at first, then more each time, up to `limit`."""
+    priority, queued_at, job_id = -position.urgency, position.queued_at, position.id
     while True:
-        rows: list[R] = []
+        rows: list[Sequence[Any]] = []
         for statement in statements:
-            parameters = {"priority": -position.urgency, "queued_at": position.queued_at, "id": position.id}
-            chunk = conn.execute(statement, {**parameters, "most": most - len(rows), **values})
-            rows += [row_class(*row) for row in chunk]
+            here = {"priority": priority, "queued_at": queued_at, "id": job_id, "most": most - len(rows)}
+            rows += conn.execute(statement, {**here, **values})
             if len(rows) == most:
                 break
         yield from rows
         if len(rows) < most:
             return
-        position, most = rows[-1].position, min(4 * most, limit)
+        (job_id, priority, queued_at, *_), most = rows[-1], min(4 * most, limit)
 
 
 # When delayed jobs become ready ---------------------------------------------------------------------------------------

@@ -109,7 +109,8 @@ def ready(conn: Connection, after: QueuePosition | None) -> Iterator[ReadyRow]:
 
     Begins after the position `after`, or at the first job. Rows are read in chunks as the caller needs them.
     """
-    yield from in_chunks(conn, _READY_BEHIND, ReadyRow, after or BEFORE_ALL, 4 * FIRST_CHUNK, MOST_AT_ONCE)
+    for row in in_chunks(conn, _READY_BEHIND, after or BEFORE_ALL, 4 * FIRST_CHUNK, MOST_AT_ONCE):
+        yield ReadyRow(*row)
 
 
 def delayed(conn: Connection, after: tuple[int, str]) -> Iterator[DelayedRow]:
