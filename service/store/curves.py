@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, tuple_, update
 
@@ -45,10 +44,6 @@ class BucketRange:
     first: int
     end: int
 
-    def parameters(self, **more: Any) -> dict[str, Any]:
-        names = ("job_id", "attempt", "name", "level", "first", "end")
-        return {name: getattr(self, name) for name in names} | more
-
 
 def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list[CurveRow]:
     """Returns the stored curves of these attempts, so that new points can be added to them."""
@@ -81,7 +76,7 @@ def add(conn: Connection, rows: Sequence[BucketRow]) -> None:
 
 
 def bodies(conn: Connection, where: BucketRange) -> Sequence[str]:
-    return conn.execute(_BODIES, where.parameters()).scalars().all() if where.first < where.end else []
+    return conn.execute(_BODIES, asdict(where)).scalars().all() if where.first < where.end else []
 
 
 def nos(conn: Connection, where: BucketRange) -> Sequence[str]:
@@ -89,12 +84,12 @@ def nos(conn: Connection, where: BucketRange) -> Sequence[str]:
 
     `read_nos` of service/events/curves.py decodes the JSON.
     """
-    return conn.execute(_NOS, where.parameters()).scalars().all() if where.first < where.end else []
+    return conn.execute(_NOS, asdict(where)).scalars().all() if where.first < where.end else []
 
 
 def first_that_reaches(conn: Connection, where: BucketRange, step: int) -> int | None:
     """Returns the index of the first of these buckets with a point at this step or later, or None."""
-    place: int | None = conn.execute(_REACHING, where.parameters(step=step)).scalar_one()
+    place: int | None = conn.execute(_REACHING, asdict(where) | {"step": step}).scalar_one()
     return place
 
 

@@ -163,18 +163,17 @@ class Database:
         return batch, True
 
 
+@dataclass(slots=True)
 class _Item:
-    __slots__ = ("fn", "future", "loop")
+    fn: Write[Any]
+    loop: asyncio.AbstractEventLoop | None
+    future: Any
 
-    def __init__(self, fn: Write[Any], loop: asyncio.AbstractEventLoop | None, future: Any) -> None:
-        self.fn, self.loop, self.future = fn, loop, future
 
-
+@dataclass(slots=True)
 class _Outcome:
-    __slots__ = ("error", "value")
-
-    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
-        self.value, self.error = value, error
+    value: Any = None
+    error: BaseException | None = None
 
 
 class _Session:
@@ -307,12 +306,9 @@ def database_errors() -> Iterator[None]:
         yield
     except Exception as error:
         if is_unavailable(error):
+            # The driver's message, without the statement and its values.
+            why = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
             raise Unavailable(
-                f"the database cannot serve this right now: {_first_line(error)}", hint="try again in a moment"
+                f"the database cannot serve this right now: {why}", hint="try again in a moment"
             ) from error
         raise
-
-
-def _first_line(error: Exception) -> str:
-    """Returns the driver's message without the statement and its values."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

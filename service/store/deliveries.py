@@ -94,11 +94,10 @@ def due(conn: Connection, now: int, most: int, most_failing: int) -> list[DueDel
             failing.append((rests_until or 0, first[0]))
     ids = [delivery for _, delivery in sorted(well) + sorted(failing)[:most_failing]][:most]
     rows = {row.id: row for row in conn.execute(_TO_SEND.where(deliveries.c.id.in_(ids)))} if ids else {}
-    return [_due(rows[delivery], now) for delivery in ids]
-
-
-def _due(row: Any, now: int) -> DueDelivery:
-    return DueDelivery(row.id, row.webhook_id, row.body, row.tries, row.url, secrets_at(row, now))
+    return [
+        DueDelivery(row.id, row.webhook_id, row.body, row.tries, row.url, secrets_at(row, now))
+        for row in map(rows.__getitem__, ids)
+    ]
 
 
 def secrets_at(row: Any, now: int) -> tuple[str, ...]:
@@ -143,18 +142,13 @@ def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: i
     for webhook, failing_since in conn.execute(candidates).all():
         why = f"every delivery since {text_of(failing_since)} has failed"
         if failing_since > since:
-            if not _has_too_many_waiting(conn, webhook):
+            waiting = select(deliveries.c.due_at).where(deliveries.c.webhook_id == webhook, IS_PENDING)
+            if conn.execute(waiting.order_by(deliveries.c.due_at).limit(1).offset(MOST_WAITING)).first() is None:
                 continue
             why += f", and more than {MOST_WAITING:,} deliveries waited"
         disable(conn, webhook, why, now)
         disabled.append(webhook)
     return disabled
-
-
-def _has_too_many_waiting(conn: Connection, webhook: WebhookId) -> bool:
-    waiting = select(deliveries.c.due_at).where(deliveries.c.webhook_id == webhook, IS_PENDING)
-    query = waiting.order_by(deliveries.c.due_at).limit(1).offset(MOST_WAITING)
-    return conn.execute(query).first() is not None
 
 
 def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | None = None) -> list[DeliveryRow]:

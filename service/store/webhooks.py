@@ -154,17 +154,13 @@ def write_deliveries(conn: Connection, change: StateChange, now: int) -> None:
     """Writes a delivery for each webhook of the job's project whose filters match."""
     listening = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": change.project})]
     wanting = [webhook for webhook in listening if _wants(webhook, change)]
-    if any(webhook.format == OPENAI for webhook in wanting) and not _is_training(conn, change.job):
-        wanting = [webhook for webhook in wanting if webhook.format != OPENAI]
+    if any(webhook.format == OPENAI for webhook in wanting):
+        spec, needs = conn.execute(select(jobs.c.spec, jobs.c.needs).where(jobs.c.id == change.job)).one()
+        # OpenAI's list of fine-tuning jobs leaves out other jobs, such as serving sessions.
+        wanting = [webhook for webhook in wanting if webhook.format != OPENAI or is_training(spec, needs)]
     rows = [values_of(_delivery(webhook, change, now)) for webhook in wanting]
     if rows:
         conn.execute(insert(deliveries), rows)
-
-
-def _is_training(conn: Connection, job: JobId) -> bool:
-    """Returns False for jobs that OpenAI's list of fine-tuning jobs leaves out, such as serving sessions."""
-    spec, needs = conn.execute(select(jobs.c.spec, jobs.c.needs).where(jobs.c.id == job)).one()
-    return is_training(spec, needs)
 
 
 def _delivery(webhook: WebhookRow, change: StateChange, now: int) -> DeliveryRow:
