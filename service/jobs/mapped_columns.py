@@ -19,6 +19,7 @@ from footplate.contract.row_report import NAME_CHARS
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.store.content import FILES
+from service.store.rows import FileRow
 
 READ_IN_PLACE: dict[str, dict[str, str | None]] = {
     "tokenize": {"column": None, "pair": None, "target": None},
@@ -78,22 +79,31 @@ def _missing(pointer: str, name: str, columns: set[str]) -> Problem:
     return Problem(pointer, "no_column", detail, did_you_mean(name, shown))
 
 
+def uploaded_ids(dataset: Component) -> list[FileId]:
+    """Returns the ids of a dataset's files. Returns [] if it has files that were not uploaded."""
+    names: Any = dataset.args.get("paths")
+    if not isinstance(names, list) or not all(isinstance(name, str) and is_file(name) for name in names):
+        return []
+    return [FileId(name) for name in names]
+
+
+def uploads_of(conn: Connection, project: str, dataset: Component) -> list[FileRow]:
+    """Returns the uploaded files of a dataset. Returns [] if it has other files, or if a file was just deleted.
+
+    The transaction that writes the job reports the deleted file.
+    """
+    try:
+        return [FILES.get(conn, project, file) for file in uploaded_ids(dataset)]
+    except NotFound:
+        return []
+
+
 def columns_of(conn: Connection, project: str, dataset: Component) -> set[str] | None:
     """Returns the columns of a dataset's uploaded files, or None if their reports do not list all of them."""
-    names: Any = dataset.args.get("paths")
-    if dataset.use not in READERS or not isinstance(names, list):
-        return None
-    if dataset.args.get("columns") or dataset.args.get("delimiter"):
-        return None
-    if not all(isinstance(name, str) and is_file(name) for name in names):
+    if dataset.use not in READERS or dataset.args.get("columns") or dataset.args.get("delimiter"):
         return None
     columns: set[str] = set()
-    for name in names:
-        try:
-            file = FILES.get(conn, project, FileId(name))
-        except NotFound:
-            # The file was deleted a moment ago. The transaction that writes the job reports that.
-            return None
+    for file in uploads_of(conn, project, dataset):
         report = None if file.report is None else json.loads(file.report)
         if not report or report["notes"] or not report["is_complete"] or file.bad_rows:
             return None

@@ -16,15 +16,12 @@ from sqlalchemy import Connection
 from footplate.contract import layout
 from footplate.contract.body import pointer_to
 from footplate.contract.components import Catalogue
-from footplate.contract.errors import NotFound, Problem
-from footplate.contract.ids import FileId, is_file
+from footplate.contract.errors import Problem
 from footplate.contract.rows import RowForms, Schema
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.artifact_files import Store, open_below
-from service.jobs.mapped_columns import columns_after, columns_of
-from service.store.content import FILES
-from service.store.rows import FileRow
+from service.jobs.mapped_columns import columns_after, columns_of, uploaded_ids, uploads_of
 
 HEAD_BYTES = 64 * 1024
 """The most bytes that are read from all files of a spec together. The check takes up to 50 ms of CPU (2026-11-23)."""
@@ -37,7 +34,7 @@ def wrong_rows(spec: JobSpec, catalogue: Catalogue, store: Store) -> list[Proble
     if not schemas:
         return []
     datasets = [
-        (("data", *path), dataset.args, _uploaded(dataset.args))
+        (("data", *path), dataset.args, uploaded_ids(dataset))
         for path, dataset in spec.data.sets()
         if dataset.use == "files/jsonl"
     ]
@@ -104,14 +101,8 @@ def _mapped(row: dict[str, Any], maps: Sequence[Component]) -> dict[str, Any]:
 def no_row_to_train_on(conn: Connection, spec: JobSpec) -> list[Problem]:
     """Returns a problem if the split leaves no row to train on. Returns [] if the number of rows is not known."""
     split, train = spec.data.split, spec.data.train
-    if split is None or train is None:
-        return []
-    try:
-        rows = _row_count(conn, spec.project, train)
-    except NotFound:
-        # The file was deleted a moment ago. The transaction that writes the job reports that.
-        return []
-    problem = None if rows is None else split.problem(rows)
+    rows = None if split is None or train is None else _row_count(conn, spec.project, train)
+    problem = None if split is None or rows is None else split.problem(rows)
     return [] if problem is None else [problem]
 
 
@@ -123,37 +114,22 @@ READS = {
 
 def _row_count(conn: Connection, project: str, dataset: Component) -> int | None:
     """Returns the number of rows of a dataset, or None if the reports of its uploaded files do not say how many."""
-    args, names = dataset.args, dataset.args.get("paths")
-    if not isinstance(names, list) or args.get("delimiter") or args.get("by", "line") != "line":
-        return None
-    uploaded = [FileId(name) for name in names if isinstance(name, str) and is_file(name)]
-    if len(uploaded) != len(names):
+    args = dataset.args
+    if args.get("delimiter") or args.get("by", "line") != "line":
         return None
     # If the spec names the columns, the first line of a CSV file is a row.
     header = 1 if dataset.use == "files/csv" and args.get("columns") else 0
     total = 0
-    for file_id in uploaded:
-        file = FILES.get(conn, project, file_id)
-        if file.kind not in READS.get(dataset.use, ()) or not _is_counted(file):
+    for file in uploads_of(conn, project, dataset):
+        # The report must have counted every row and found no bad row.
+        is_counted = file.rows and not file.bad_rows and file.report and json.loads(file.report)["is_complete"]
+        if file.kind not in READS.get(dataset.use, ()) or not is_counted:
             return None
         total += (file.rows or 0) + header
     offset, limit = args.get("offset") or 0, args.get("limit")
     if not isinstance(offset, int) or not isinstance(limit, int | None):
         return None
     return len(range(total)[offset:][:limit]) or None
-
-
-def _is_counted(file: FileRow) -> bool:
-    """Returns True if the report of an upload has counted every row and found no bad row."""
-    return bool(file.rows) and not file.bad_rows and file.report is not None and json.loads(file.report)["is_complete"]
-
-
-def _uploaded(args: dict[str, Any]) -> list[str]:
-    """Returns the ids of a dataset's files. Returns [] if it has files that were not uploaded."""
-    names = args.get("paths")
-    if not isinstance(names, list):
-        return []
-    return names if all(isinstance(name, str) and is_file(name) for name in names) else []
 
 
 def _wrong_lines(
