@@ -85,13 +85,10 @@ def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
     """Returns the stop request for the worker of a stopping job, or None if the job is not stopping."""
     if job.state is not JobState.STOPPING or job.stop_mode is None:
         return None
-    within = max(0.0, stop_left(job))
-    if job.desired is Desired.CANCEL:
-        return Stop(because="cancel", mode=job.stop_mode, within_seconds=within)
-    if job.desired is Desired.PAUSE:
-        return Stop(because="pause", mode=job.stop_mode, within_seconds=within)
     because = "time_limit" if job.reason is Reason.TIME_LIMIT else "drain"
-    return Stop(because=because, mode=job.stop_mode, within_seconds=within)
+    if job.desired is not Desired.RUN:
+        because = "cancel" if job.desired is Desired.CANCEL else "pause"
+    return Stop(because=because, mode=job.stop_mode, within_seconds=max(0.0, stop_left(job)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +107,14 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
     row = _row(conn, beat, previous, now)
     changed = _keep(conn, row, previous)
-    effects = NodeBeatEffects(reply=_reply(conn, beat, row), has_new_capacity=changed and row.takes_work)
+    digest = beat.catalogue_hash
+    reply = NodeReply(
+        number=beat.number,
+        catalogue_known=digest if digest is not None and nodes.knows_catalogue(conn, digest) else None,
+        drain=row.drain_requested,
+        refused=row.refused or (None if row.store_ok else row.trouble or UNREADABLE_STORE),
+    )
+    effects = NodeBeatEffects(reply=reply, has_new_capacity=changed and row.takes_work)
     for source in attempts.open_sources(conn, [beat.node]):
         if source.claim is not None and source.boot != beat.boot:
             lose(conn, source.job_id, source.attempt, "its node was started again", now, settings, effects)
@@ -175,13 +179,6 @@ def _keep(conn: Connection, row: NodeRow, stored: NodeRow | None) -> bool:
     }
     nodes.change(conn, row.id, **changed | {"seen_at": row.seen_at})
     return bool(changed.keys() - {"seen_at"})
-
-
-def _reply(conn: Connection, beat: NodeBeat, row: NodeRow) -> NodeReply:
-    digest = beat.catalogue_hash
-    hash_known = digest if digest is not None and nodes.knows_catalogue(conn, digest) else None
-    refused = row.refused or (None if row.store_ok else row.trouble or UNREADABLE_STORE)
-    return NodeReply(number=beat.number, catalogue_known=hash_known, drain=row.drain_requested, refused=refused)
 
 
 def _drain(

@@ -80,7 +80,10 @@ def conclude(
     conn: Connection, job: JobRow, end: AttemptEnd, now: int, effects: Effects, *, retry_backoff_seconds: float
 ) -> None:
     """Closes the job's current attempt, and moves the job, whose row the caller has locked."""
-    job = _as_running(conn, job, end, now)
+    if end.ending == "finished" and job.state is JobState.STARTING:
+        # MOVES allows no direct move to SUCCEEDED.
+        jobs.move(conn, job.id, to=JobState.RUNNING, expect=[job.state], reason=Reason.TRAINING, now=now)
+        job = jobs.lock(conn, job.id) or job
     attempts.change(
         conn, job.id, job.attempt, ended_at=now, ending=end.ending, reason=end.reason, running_ms=end.running_ms,
         error=_json(end.error), result=_json(end.result or None),
@@ -186,14 +189,6 @@ def _out_of_time(job: JobRow) -> StateMove:
     message = f"the job ran for its time limit of {limit:g} s; resume it with a higher time_limit to continue"
     error = {"code": Reason.TIME_LIMIT, "message": message}
     return StateMove(JobState.FAILED, Reason.TIME_LIMIT, message, {"error": json.dumps(error)})
-
-
-def _as_running(conn: Connection, job: JobRow, end: AttemptEnd, now: int) -> JobRow:
-    """Moves a job that finished while STARTING to RUNNING first, because MOVES allows no direct move to SUCCEEDED."""
-    if end.ending != "finished" or job.state is not JobState.STARTING:
-        return job
-    jobs.move(conn, job.id, to=JobState.RUNNING, expect=[job.state], reason=Reason.TRAINING, now=now)
-    return jobs.lock(conn, job.id) or job
 
 
 def record_loss(conn: Connection, job: JobRow, now: int) -> None:

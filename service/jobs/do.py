@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -103,7 +103,7 @@ def do(
     if once is not None and _was_requested(conn, job, once, now):
         return job
     if job.state is not JobState.RUNNING or job.desired is not Desired.RUN:
-        _refuse(job)
+        refuse(job, Action.DO, hint=_LATER.get(job.state))
     earlier = commands.of_job(conn, job_id)
     if problems := list(islice(_problems(job, request, earlier), MAX_PROBLEMS)):
         raise InvalidSpec(problems)
@@ -144,10 +144,6 @@ _LATER = {
     JobState.FAILED: _RESUME_FIRST,
     JobState.CANCELLED: _RESUME_FIRST,
 }
-
-
-def _refuse(job: JobRow) -> NoReturn:
-    refuse(job, Action.DO, hint=_LATER.get(job.state))
 
 
 def _problems(job: JobRow, request: Do, earlier: list[Command]) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, Grant, NodeBeat, ProtocolMessage
+from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, NodeBeat, ProtocolMessage
 from service.jobs.beat import StopLeft, attempt_beat, node_beat, protocol_refusal, stop_of
 from service.jobs.conclude import Effects
 from service.jobs.grant import grant
@@ -61,16 +61,12 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
         effects.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
         effects.jobs.add(claim.job)
         if answered.rendezvous is not None:
-            _send_rendezvous(conn, answered, effects)
+            # The other nodes of the job have waited for this last claim.
+            for source in attempts.sources_of(conn, claim.job, claim.attempt):
+                if source.claim is not None and source.claim != claim.claim:
+                    reply = AttemptReply(claim=source.claim, rendezvous=answered.rendezvous, watermark=source.watermark)
+                    effects.replies.append((keys.reply(source.claim), reply))
         reached(Moment.BEFORE_GRANT_COMMITS)
-
-
-def _send_rendezvous(conn: Connection, last: Grant, effects: InboxEffects) -> None:
-    """Adds replies with the rendezvous for the other nodes of the job, which have waited for this last claim."""
-    for source in attempts.sources_of(conn, last.job, last.attempt):
-        if source.claim is not None and source.claim != last.claim:
-            reply = AttemptReply(claim=source.claim, rendezvous=last.rendezvous, watermark=source.watermark)
-            effects.replies.append((keys.reply(source.claim), reply))
 
 
 def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, effects: InboxEffects) -> None:

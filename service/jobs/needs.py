@@ -37,7 +37,7 @@ class Needs:
             processes_per_node=resources.processes_per_node,
             pool=resources.pool,
             gpu=resources.gpu,
-            capability=_capability(spec),
+            capability=AMPERE if spec.training.bf16 else VOLTA if spec.training.fp16 else ANY,
             requirements=needs_of(spec),
         )
 
@@ -62,12 +62,6 @@ class Needs:
 
 
 _ADAPTER = TypeAdapter(Needs)
-
-
-def _capability(spec: JobSpec) -> tuple[int, int]:
-    if getattr(spec.training, "bf16", False):
-        return AMPERE
-    return VOLTA if getattr(spec.training, "fp16", False) else ANY
 
 
 def _some(count: int, noun: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -72,12 +73,13 @@ def rotate(conn: Connection, job_id: JobId) -> None:
     if not free:
         return
     job = jobs.lock(conn, job_id)
-    limit = _limit(job) if job else None
+    training = json.loads(job.spec)["training"] if job else {}
+    limit = _limit(training)
     counted = [row for row in committed if not row.is_pinned]
     if job is None or limit is None or len(counted) < limit or not _is_past_resuming(conn, job, committed[0].attempt):
         return
     last = counted[limit - 1].no
-    stay = _best(job, rows) | {checkpoint.id for checkpoint in checkpoints.held(conn, job_id)}
+    stay = _best(training, rows) | {checkpoint.id for checkpoint in checkpoints.held(conn, job_id)}
     old_ids = {row.id for row in free if row.no < last and row.id not in stay}
     paths = {row.path for row in rows if row.id in old_ids} - {row.path for row in rows if row.id not in old_ids}
     checkpoints.mark(conn, job_id, paths, checkpoints.DELETING)
@@ -92,19 +94,17 @@ def _may_go(row: CheckpointRow, newest: int) -> bool:
     return not row.is_pinned and (row.attempt < newest or row.is_in_pinned_folder)
 
 
-def _limit(job: JobRow) -> int | None:
+def _limit(training: Mapping[str, Any]) -> int | None:
     """Returns the number of newest checkpoints that stay. None means all."""
-    training = json.loads(job.spec)["training"]
     limit: int | None = training.get("keep_last") or training.get("save_total_limit")
     return limit
 
 
-def _best(job: JobRow, rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
+def _best(training: Mapping[str, Any], rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
     """Returns the checkpoint that training marked as best, and the `keep_best` best ones by score.
 
     If scores are equal, the older checkpoint counts as better.
     """
-    training = json.loads(job.spec)["training"]
     scored = [
         (row.score, row.id) for row in reversed(rows) if row.score is not None and row.status == checkpoints.COMMITTED
     ]

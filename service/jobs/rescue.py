@@ -121,10 +121,10 @@ class _ActiveJob:
     """One active job, with all checks of its leases and deadlines."""
 
     def __init__(
-        self, conn: Connection, job: JobRow, sources: list[SourceRow], known: Mapping[NodeId, NodeRow], timers: Timers,
-        clock: float, now: int, settings: ServiceSettings, rescued: RescueEffects,
+        self, conn: Connection, job: JobRow, sources: list[SourceRow], node_rows: Mapping[NodeId, NodeRow],
+        timers: Timers, clock: float, now: int, settings: ServiceSettings, rescued: RescueEffects,
     ) -> None:  # fmt: skip
-        self.conn, self.job, self.known, self.timers, self.clock = conn, job, known, timers, clock
+        self.conn, self.job, self.node_rows, self.timers, self.clock = conn, job, node_rows, timers, clock
         self.sources = [source for source in sources if source.ended_at is None]
         self.is_ending = len(sources) > len(self.sources) > 0 and multi_node.has_to_end(sources)
         self.nodes = len(sources)
@@ -132,11 +132,13 @@ class _ActiveJob:
         self.used: set[Hashable] = set()
 
     def decide(self) -> None:
-        if self.job.runs_elsewhere:
-            self._at_a_run_elsewhere()
-            return
         job, claimed = self.job, [source for source in self.sources if source.claim is not None]
         unclaimed = [source for source in self.sources if source.claim is None]
+        if job.runs_elsewhere:
+            # Each report writes an event. So each starts a new timer, whose key contains the newest event's number.
+            if self._elapsed(("report", job.id, job.last_no)) > self.settings.external_seconds:
+                self._lose(f"no report came for {self.settings.external_seconds:g} s")
+            return
         if job.state is JobState.STARTING and unclaimed and (why := self._why_not_claimed(unclaimed)) is not None:
             self._give_back(why)
         elif silent := [source for source in claimed if self._is_silent(source)]:
@@ -153,11 +155,6 @@ class _ActiveJob:
         elif job.state is JobState.RUNNING and self._is_out_of_time():
             self._stop_for_time()
 
-    def _at_a_run_elsewhere(self) -> None:
-        # The timer's key contains the newest event's number. Each report writes an event, and so starts a new timer.
-        if self._elapsed(("report", self.job.id, self.job.last_no)) > self.settings.external_seconds:
-            self._lose(f"no report came for {self.settings.external_seconds:g} s")
-
     def _elapsed(self, key: Hashable) -> float:
         self.used.add(key)
         return self.timers.elapsed(key, self.clock)
@@ -167,7 +164,9 @@ class _ActiveJob:
         if self._waited_for_claims():
             by = f" by {self._named(unclaimed)}" if self.nodes > 1 else ""
             return f"was not claimed within {self.settings.claim_seconds:g} s{by}"
-        lost_sources = [source for source in unclaimed if (node := self.known.get(source.node)) is None or node.lost]
+        lost_sources = [
+            source for source in unclaimed if (node := self.node_rows.get(source.node)) is None or node.lost
+        ]
         return f"was not claimed: no heartbeat from {self._named(lost_sources)}" if lost_sources else None
 
     def _waited_for_claims(self) -> bool:
@@ -181,8 +180,9 @@ class _ActiveJob:
 
         Such an attempt's supervisor hangs, because a working supervisor would have reported that the training hangs.
         """
+        stall_limit = json.loads(self.job.spec).get("resources", {}).get("stall_limit")
         waited = self._elapsed(("start", self.job.id, self.job.attempt))
-        return waited > self.settings.start_seconds and waited > _stall_seconds(self.job)
+        return waited > max(self.settings.start_seconds, float(stall_limit or 0))
 
     def _overran_its_stop(self) -> bool:
         self.used.add(_stop_key(self.job))
@@ -198,7 +198,7 @@ class _ActiveJob:
         return "it" if self.nodes == 1 else self._named(sources)
 
     def _named(self, sources: list[SourceRow]) -> str:
-        return ", ".join(node.name if (node := self.known.get(source.node)) else source.node for source in sources)
+        return ", ".join(node.name if (node := self.node_rows.get(source.node)) else source.node for source in sources)
 
     def _is_out_of_time(self) -> bool:
         if self.job.time_limit_ms is None:
@@ -270,10 +270,6 @@ def lose(
         )
     conclude(conn, job, end, now, effects, retry_backoff_seconds=settings.retry_backoff_seconds)
     effects.counts.attempts_lost += 1
-
-
-def _stall_seconds(job: JobRow) -> float:
-    return float(json.loads(job.spec).get("resources", {}).get("stall_limit") or 0)
 
 
 def _silent_nodes(

@@ -92,7 +92,10 @@ def resume(
     rolled_back = roll_back(conn, job, start) if start is not None and changes.checkpoint != LATEST else None
     columns |= {"desired": Desired.RUN, "failed_attempts": 0, "failed_without_checkpoint": 0, "error": None}
     if is_pausing:
-        _turn_around(conn, job, now, by, columns)
+        # The attempt still stops with a checkpoint.
+        why = {"reason": Reason.RESUMED, "message": "the job is queued again as soon as it has stopped"}
+        jobs.change(conn, job.id, now=now, **why, **columns)
+        events.append(conn, job.id, Kind.STATE, {"state": job.state, **why}, now, by=by)
     else:
         jobs.move(
             conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, message=rolled_back, now=now,
@@ -100,14 +103,6 @@ def resume(
             not_before=None, **columns,
         )  # fmt: skip
     return jobs.get(conn, project, job_id)
-
-
-def _turn_around(conn: Connection, job: JobRow, now: int, by: str | None, columns: dict[str, Any]) -> None:
-    """Marks a pausing job to be queued again as soon as it has stopped. Its attempt still stops with a checkpoint."""
-    why = {"reason": Reason.RESUMED, "message": "the job is queued again as soon as it has stopped"}
-    jobs.change(conn, job.id, now=now, **why, **columns)
-    data = {"state": job.state, **why}
-    events.append(conn, job.id, Kind.STATE, data, now, by=by)
 
 
 def _require_held(conn: Connection, job: JobRow, changes: Resume) -> None:

@@ -88,8 +88,8 @@ def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, sha
         return served
     for row in jobs.started_from_others(conn, project):
         if _is_open_session(row) and _base_of(row) == base:
-            row_of = served.checkpoint
-            offer = AdapterOffer(id=row_of.id, path=row_of.path, manifest_sha256=row_of.manifest_sha256)
+            adapter = served.checkpoint
+            offer = AdapterOffer(id=adapter.id, path=adapter.path, manifest_sha256=adapter.manifest_sha256)
             return replace(served, session=row, adapter=offer)
     return served
 
@@ -104,7 +104,10 @@ def open_session(
     if locked.session is not None:
         return replace(locked, name=served.name)
     if served.name == LATEST:
-        _end_older(conn, job, now, by=by)
+        # A running job has only one such session at a time.
+        for row in _open_sessions(conn, job.id):
+            if json.loads(row.job_metadata or "{}").get("checkpoint") == LATEST:
+                cancel(conn, job.project, row.id, StopMode.GRACEFUL, now, by=by)
     message = (
         f"answers requests with checkpoint {served.checkpoint.id} of job {job.id}, of step {served.checkpoint.step}"
     )
@@ -229,10 +232,3 @@ def end_sessions(conn: Connection, project: str, job_id: JobId, now: int, *, by:
 
 def _is_open_session(row: JobRow) -> bool:
     return row.state in OPEN and row.desired is Desired.RUN and bool(json.loads(row.spec).get("serve"))
-
-
-def _end_older(conn: Connection, job: JobRow, now: int, *, by: str | None) -> None:
-    """Cancels sessions that were opened for `latest`, so that a running job has only one at a time."""
-    for row in _open_sessions(conn, job.id):
-        if json.loads(row.job_metadata or "{}").get("checkpoint") == LATEST:
-            cancel(conn, job.project, row.id, StopMode.GRACEFUL, now, by=by)
