@@ -120,7 +120,7 @@ def fill(db: Database, ids: list[JobId], points: int) -> None:
 
 def write_history(db: Database, job: JobId, points: int, rng: random.Random) -> None:
     """Writes the events of one job and the buckets of its curves."""
-    pyramid = {name: Curve.new() for name in NAMES}
+    pyramid = {name: Curve() for name in NAMES}
     for first in range(0, points, CHUNK):
         steps = list(range(first, min(first + CHUNK, points)))
         ats = [text_of(STARTED + 500 * step) for step in steps]

@@ -48,7 +48,7 @@ def filled(db: Database, count: int) -> JobId:
             numbers=numbers.replace("2 UNION", f"{first + 2} UNION").replace("(2,", f"({first + 2},")
         )
         db.write_now(partial(_execute, asked=asked, values=part))
-    curve = Curve.new()
+    curve = Curve()
     for first in range(2, count + 2, CHUNK):
         column = _column(first, min(first + CHUNK, count + 2), spike)
         full = list(bucket_rows(job, 1, "loss", curve.feed(column)))

@@ -42,13 +42,13 @@ Point = tuple[Any, int, str, int | None, float | None]
 
 @dataclass(slots=True)
 class Bucket:
-    count: int
-    reaches: int | None
+    count: int = 0
+    reaches: int | None = None
     """The highest step of the bucket's points."""
-    least: Point | None
+    least: Point | None = None
     """The lowest of the points that are numbers."""
-    most: Point | None
-    odd: Point | None
+    most: Point | None = None
+    odd: Point | None = None
     """The first point that is not a number."""
     nos: list[int] = field(default_factory=list)
 
@@ -76,7 +76,8 @@ class Bucket:
     def add(self, later: Bucket) -> None:
         """Adds the points of a later bucket. If both have the same lowest or highest value, the earlier point stays."""
         self.count += later.count
-        self.reaches = _highest(self.reaches, later.reaches)
+        if later.reaches is not None and (self.reaches is None or later.reaches > self.reaches):
+            self.reaches = later.reaches
         if later.least is not None and (self.least is None or later.least[0] < self.least[0]):
             self.least = later.least
         if later.most is not None and (self.most is None or later.most[0] > self.most[0]):
@@ -84,25 +85,17 @@ class Bucket:
         self.odd = self.odd or later.odd
 
 
-def _highest(first: int | None, other: int | None) -> int | None:
-    return other if first is None else first if other is None else max(first, other)
-
-
 @dataclass(slots=True)
 class Curve:
     """One metric of one attempt: a summary of all points so far, and the bucket of each level that is not full yet."""
 
-    whole: Bucket
-    last: Point
-    begins: int | None
+    whole: Bucket = field(default_factory=Bucket)
+    last: Point = (0, 0, "", None, None)
+    begins: int | None = None
     """The first step at which the attempt logged this metric."""
     odd: int = 0
     """The number of points that are not numbers."""
     open: list[Bucket] = field(default_factory=list)
-
-    @classmethod
-    def new(cls) -> Curve:
-        return cls(_nothing(), (0, 0, "", None, None), None)
 
     @classmethod
     def read(cls, text: str) -> Curve:
@@ -126,7 +119,7 @@ class Curve:
             self.odd += sum(type(value) is str for value in column.values)
         self.last = column.point(-1)
         if not self.open:
-            self.open.append(_nothing())
+            self.open.append(Bucket())
         first, end = 0, len(column.values)
         while first < end:
             until = min(end, first + FAN - self.open[0].count)
@@ -141,16 +134,12 @@ class Curve:
     def _close(self) -> Iterator[tuple[int, int, Bucket]]:
         level, size = 0, FAN
         while self.open[level].count == size:
-            full, self.open[level] = self.open[level], _nothing()
+            full, self.open[level] = self.open[level], Bucket()
             yield level + 1, self.whole.count // size - 1, full
             level, size = level + 1, size * FAN
             if level == len(self.open):
-                self.open.append(_nothing())
+                self.open.append(Bucket())
             self.open[level].add(full)
-
-
-def _nothing() -> Bucket:
-    return Bucket(0, None, None, None, None)
 
 
 @dataclass(slots=True)
@@ -205,17 +194,15 @@ def _are_numbers(values: Sequence[Any]) -> bool:
         return False
 
 
+@dataclass(slots=True)
 class _Run:
     """The new events of one attempt that log metrics of the same names, with one list for each field."""
 
-    __slots__ = ("ats", "data", "epochs", "nos", "steps")
-
-    def __init__(self) -> None:
-        self.nos: list[int] = []
-        self.ats: list[str] = []
-        self.steps: list[int | None] = []
-        self.epochs: list[float | None] = []
-        self.data: list[dict[str, Any]] = []
+    nos: list[int] = field(default_factory=list)
+    ats: list[str] = field(default_factory=list)
+    steps: list[int | None] = field(default_factory=list)
+    epochs: list[float | None] = field(default_factory=list)
+    data: list[dict[str, Any]] = field(default_factory=list)
 
     def points(self, name: str) -> Iterator[Point]:
         rows = zip(self.data, self.nos, self.ats, self.steps, self.epochs, strict=True)
@@ -275,26 +262,20 @@ def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
         names[job, attempt] = names.get((job, attempt), 0) + 1
     full: list[BucketRow] = []
     changed: list[CurveRow] = []
-    for job, attempt, name, column in _each(gathered):
+    columns = ((job, *column) for job, points in gathered.items() for column in points.columns())
+    for job, attempt, name, column in columns:
         curve = ends.get((job, attempt, name))
         if curve is None:
             count = names.get((job, attempt), 0)
             # The name must fit into a key of the database, and have only characters that can be printed.
             if count >= MAX_NAMES or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
                 continue
-            curve, names[job, attempt] = Curve.new(), count + 1
+            curve, names[job, attempt] = Curve(), count + 1
         full += bucket_rows(job, attempt, name, curve.feed(column))
         until = untils.get((job, attempt, name))
         changed.append(CurveRow(job, attempt, name, curve.written(), until))
     curves.add(conn, full)
-    if changed:
-        curves.save(conn, changed)
-
-
-def _each(gathered: dict[JobId, Gathered]) -> Iterator[tuple[JobId, int, str, Column]]:
-    for job, points in gathered.items():
-        for attempt, name, column in points.columns():
-            yield job, attempt, name, column
+    curves.save(conn, changed)
 
 
 def bucket_rows(job: JobId, attempt: int, name: str, full: Iterable[tuple[int, int, Bucket]]) -> Iterator[BucketRow]:
