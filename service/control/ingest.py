@@ -54,42 +54,39 @@ async def _store(state: ControlState, read: ParsedEntries, now: int) -> list[Ing
     """Stores all events in one transaction.
 
     If this transaction fails, each event gets a transaction of its own, so that only an event with an error is lost.
+    A gap with the reason is stored in place of this event.
     """
-    try:
-        return [await _commit(state, read, now)]
-    except (Unavailable, LockUncertain, *UNREACHABLE):
-        raise
-    except Exception:
-        log.exception("events could not be stored together, and are stored one by one")
-    return [ingested for event in one_by_one(read) for ingested in await _store_alone(state, event, now)]
+    stored = await _commit(state, read, now)
+    if isinstance(stored, IngestEffects):
+        return [stored]
+    log.error("events could not be stored together, and are stored one by one", exc_info=stored)
+    transactions = []
+    for event in one_by_one(read):
+        stored = await _commit(state, event, now)
+        if isinstance(stored, Exception) and event.batches:
+            stored = await _commit(state, as_gap(event, f"it cannot be stored: {stored}", text_of(now)), now)
+        if isinstance(stored, IngestEffects):
+            transactions.append(stored)
+        elif event.batches:
+            job = event.batches[0].job
+            log.error("an event of job %s cannot be stored, and delays the job's later events", job, exc_info=stored)
+        else:
+            log.error("an event that cannot be parsed could not be stored in dead_events either", exc_info=stored)
+    return transactions
 
 
-async def _store_alone(state: ControlState, event: ParsedEntries, now: int) -> list[IngestEffects]:
-    """Stores one event. If SQL cannot store the event, stores a gap with the reason instead."""
+async def _commit(state: ControlState, read: ParsedEntries, now: int) -> IngestEffects | Exception:
+    """Returns the error if SQL cannot store these events. Raises the error if no events can be stored now."""
+    settings = state.settings
+    backoff, frees = settings.retry_backoff_seconds, isinstance(settings.store, RemoteStore)
     try:
-        return [await _commit(state, event, now)]
+        return await state.write(
+            lambda conn: operation.ingest(conn, read, now, retry_backoff_seconds=backoff, service_frees=frees)
+        )
     except (Unavailable, LockUncertain, *UNREACHABLE):
         raise
     except Exception as error:
-        if not event.batches:
-            log.exception("an event that cannot be parsed could not be stored in dead_events either")
-            return []
-        why = f"it cannot be stored: {error}"
-    try:
-        return [await _commit(state, as_gap(event, why, text_of(now)), now)]
-    except (Unavailable, LockUncertain, *UNREACHABLE):
-        raise
-    except Exception:
-        log.exception("an event of job %s cannot be stored, and delays the job's later events", event.batches[0].job)
-        return []
-
-
-async def _commit(state: ControlState, read: ParsedEntries, now: int) -> IngestEffects:
-    settings = state.settings
-    backoff, frees = settings.retry_backoff_seconds, isinstance(settings.store, RemoteStore)
-    return await state.write(
-        lambda conn: operation.ingest(conn, read, now, retry_backoff_seconds=backoff, service_frees=frees)
-    )
+        return error
 
 
 async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transactions: Sequence[IngestEffects]) -> None:
