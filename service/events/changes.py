@@ -211,7 +211,13 @@ class Collector:
             if not _is_below(data.path, attempt_folder(job.id, source.attempt)):
                 self._refuse(event, " is not in its attempt's folder")
                 return
-            self.changes.committed.append(_checkpoint_row(job, source, event, data, self.changes.no, self.now))
+            row = CheckpointRow(
+                id=new_checkpoint_id(), job_id=job.id, attempt=source.attempt, step=event.step or 0,
+                no=self.changes.no, path=data.path, status=checkpoints.COMMITTED, bytes=data.bytes, files=data.files,
+                manifest_sha256=data.manifest_sha256, metrics=json.dumps(latest({}, json_safe(data.metrics))[0]),
+                is_best=data.is_best, score=data.score, created_at=self.now,
+            )  # fmt: skip
+            self.changes.committed.append(row)
         elif data.status == "corrupt":
             self.changes.marks.append(([data.path], checkpoints.CORRUPT))
         elif data.status == "healed":
@@ -220,27 +226,6 @@ class Collector:
 
     def _refuse(self, event: IncomingEvent, why: str) -> None:
         self.changes.troubles.append((f"{event.kind} {event.seq} of {self.job.id}{why}", event.text))
-
-
-def _checkpoint_row(
-    job: JobRow, source: SourceRow, event: IncomingEvent, data: CheckpointData, no: int, now: int
-) -> CheckpointRow:
-    return CheckpointRow(
-        id=new_checkpoint_id(),
-        job_id=job.id,
-        attempt=source.attempt,
-        step=event.step or 0,
-        no=no,
-        path=data.path,
-        status=checkpoints.COMMITTED,
-        bytes=data.bytes,
-        files=data.files,
-        manifest_sha256=data.manifest_sha256,
-        metrics=json.dumps(latest({}, json_safe(data.metrics))[0]),
-        is_best=data.is_best,
-        score=data.score,
-        created_at=now,
-    )
 
 
 def _is_below(path: str, folder: PurePosixPath) -> bool:

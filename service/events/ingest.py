@@ -12,7 +12,6 @@ Redis may lose all data.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Connection
@@ -31,7 +30,7 @@ from service.jobs.conclude import AttemptEnd, conclude
 from service.jobs.prune import rotate
 from service.jobs.roll_back import continue_at
 from service.store import attempts, checkpoints, commands, events, jobs, nodes
-from service.store.rows import JobRow, SourceRow, loads
+from service.store.rows import loads
 
 
 def ingest(
@@ -47,10 +46,10 @@ def ingest(
     locked_jobs = jobs.lock_many(conn, job_ids)
     sources = attempts.sources_of_many(conn, locked_jobs)
     rotated_status = checkpoints.DELETING if service_frees else checkpoints.DELETED
-    collectors = {
-        job_id: Collector(job, now, _now_of(job, sources.values()), rotated_status)
-        for job_id, job in locked_jobs.items()
-    }
+    collectors = {}
+    for job_id, job in locked_jobs.items():
+        current = [row for row in sources.values() if (row.job_id, row.attempt) == (job_id, job.attempt)]
+        collectors[job_id] = Collector(job, now, current, rotated_status)
     for batch in read.batches:
         key = (batch.job, batch.attempt, batch.source)
         source = sources.get(key)
@@ -74,10 +73,6 @@ def ingest(
     if effects.counts.attempts_closed:
         reached(Moment.BEFORE_CLOSE_COMMITS)
     return effects
-
-
-def _now_of(job: JobRow, sources: Iterable[SourceRow]) -> list[SourceRow]:
-    return [source for source in sources if (source.job_id, source.attempt) == (job.id, job.attempt)]
 
 
 def _write(
