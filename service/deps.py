@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ from service.callers import CALLER, NOBODY, Caller, needed_by
 from service.events.tail import Tail
 from service.metrics import Meters
 from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, invalid_query
-from service.redis_client import Numbers, RedisNotifier
+from service.redis_client import ControlNumbers, RedisNotifier
 from service.settings import ServiceSettings
 from service.store.database import Database
 
@@ -59,8 +59,7 @@ class Services:
     webhooks: WebhookProjects
     wake_control: Callable[[], None]
     """Makes control look for work in SQL at once, without blocking. Control also looks by itself at an interval."""
-    control: Callable[[], Awaitable[Numbers | None]]
-    """Returns control's counters and gauges, or None if no control process works."""
+    control: ControlNumbers
     untraced: str | None = None
     """The error in OpenTelemetry's variables, if traces are off because of an error."""
     caller: Caller = NOBODY

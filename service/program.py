@@ -27,7 +27,7 @@ from service.deps import Services
 from service.events.tail import Tail
 from service.metrics import Meters
 from service.redaction import Redacting
-from service.redis_client import Numbers, RedisNotifier
+from service.redis_client import RedisNotifier
 from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
@@ -124,7 +124,7 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         notifier=notifier,
         webhooks=WebhookProjects(db),
         wake_control=control.wake if control else notifier.wake_control,
-        control=_numbers_of(control) if control else notifier.control,
+        control=control.numbers if control else notifier.control,
         untraced=tracing.wrong,
     )
     server = Server(tracing.around(create_app(services)), settings, listen(settings), on_stop=tail.close)
@@ -173,13 +173,6 @@ async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None
         log.exception("control failed, so this process ends")
         return 1
     return 1 if is_over else 0
-
-
-def _numbers_of(control: Control) -> Callable[[], Coroutine[Any, Any, Numbers | None]]:
-    async def numbers() -> Numbers | None:
-        return control.numbers()
-
-    return numbers
 
 
 def _arguments(argv: Sequence[str] | None) -> tuple[str, Path | None]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -22,21 +23,26 @@ from footplate.contract.ids import JobId, uuid7
 from service.store.times import now_ms
 
 Numbers = Mapping[str, int]
+ControlNumbers = Callable[[], Awaitable[Numbers | None]]
+"""A function that returns control's counters and gauges, or None if no control process works."""
 
 PUBLISH_COUNTS_SECONDS = 2.0
 GATHER_SECONDS = 0.02
 RETRY_SECONDS = 1.0
 UNREACHABLE = (RedisError, OSError, asyncio.TimeoutError)
+"""The errors that mean that Redis or a file system does not answer."""
+
+
+def connect(url: str, **options: Any) -> Redis:
+    """Returns a client. redis-py's own retries would send each command several times to a Redis that stalls."""
+    return Redis.from_url(url, socket_timeout=5, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0), **options)
 
 
 class RedisNotifier:
     """Sends the messages of an API or control process over Redis, and receives them in an API process."""
 
     def __init__(self, url: str, on_wake: Callable[[Iterable[JobId]], None] = lambda _: None) -> None:
-        # redis-py's own retries are off, because they would send each message several times to a Redis that stalls.
-        self.redis: Redis = Redis.from_url(
-            url, decode_responses=True, socket_timeout=5, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
-        )
+        self.redis = connect(url, decode_responses=True)
         self._on_wake = on_wake
         self._me = uuid7()
         """The id of this process in the messages that it sends, by which it ignores its own messages."""
@@ -47,7 +53,7 @@ class RedisNotifier:
         self._has_messages = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, *, control: Callable[[], Numbers | None] | None = None, listens: bool = False) -> None:
+    def start(self, *, control: ControlNumbers | None = None, listens: bool = False) -> None:
         """Starts the background tasks that send messages and, with `listens`, receive the message `wake`.
 
         `control` is for a process that may be control. It returns the counters to publish in Redis, or None
@@ -127,9 +133,9 @@ class RedisNotifier:
                                 self._on_wake(map(JobId, jobs))
             await asyncio.sleep(0.5)
 
-    async def _publish_control_counts(self, control: Callable[[], Numbers | None]) -> None:
+    async def _publish_control_counts(self, control: ControlNumbers) -> None:
         while True:
-            if (counted := control()) is not None:
+            if (counted := await control()) is not None:
                 try:
                     await self.redis.set(keys.CONTROL, json.dumps(counted), px=int(PUBLISH_COUNTS_SECONDS * 3000))
                     self.away_since_ms = None

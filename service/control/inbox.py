@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.errors import Unavailable
 from footplate.contract.messages import TO_CONTROL, AttemptBeat, Claim, NodeBeat
-from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain
+from service.control.state import BLOCK_SECONDS, ControlState
 from service.jobs.inbox import InboxEffects, answer, unasked_replies
+from service.redis_client import UNREACHABLE
 
 log = logging.getLogger("footplate.control")
 
@@ -78,16 +78,14 @@ async def _answer(state: ControlState, messages: Sequence[Received], now: int) -
     """
     if not messages:
         return []
-    try:
-        stop_left = state.stop_left()
-        return [await state.write(lambda conn: answer(conn, messages, now, state.settings, stop_left))]
-    except (Unavailable, LockUncertain, *UNREACHABLE):
-        raise
-    except Exception:
-        log.exception("a claim or heartbeat from the inbox cannot be answered")
-        if len(messages) == 1:
-            state.counts.events_dead += 1
-            return []
+    stop_left = state.stop_left()
+    effects = await state.try_write(lambda conn: answer(conn, messages, now, state.settings, stop_left))
+    if isinstance(effects, InboxEffects):
+        return [effects]
+    log.error("a claim or heartbeat from the inbox cannot be answered", exc_info=effects)
+    if len(messages) == 1:
+        state.counts.events_dead += 1
+        return []
     return [effects for message in messages for effects in await _answer(state, [message], now)]
 
 

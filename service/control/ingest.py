@@ -9,8 +9,7 @@ from typing import Any
 from footplate.contract import keys
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.errors import Unavailable
-from service.control.state import BLOCK_SECONDS, UNREACHABLE, ControlState, LockUncertain, push_reply
+from service.control.state import BLOCK_SECONDS, ControlState, push_reply
 from service.events import ingest as operation
 from service.events.changes import IngestEffects
 from service.events.entries import ParsedEntries, as_gap, one_by_one, read_entries
@@ -76,17 +75,11 @@ async def _store(state: ControlState, read: ParsedEntries, now: int) -> list[Ing
 
 
 async def _commit(state: ControlState, read: ParsedEntries, now: int) -> IngestEffects | Exception:
-    """Returns the error if SQL cannot store these events. Raises the error if no events can be stored now."""
     settings = state.settings
     backoff, frees = settings.retry_backoff_seconds, isinstance(settings.store, RemoteStore)
-    try:
-        return await state.write(
-            lambda conn: operation.ingest(conn, read, now, retry_backoff_seconds=backoff, service_frees=frees)
-        )
-    except (Unavailable, LockUncertain, *UNREACHABLE):
-        raise
-    except Exception as error:
-        return error
+    return await state.try_write(
+        lambda conn: operation.ingest(conn, read, now, retry_backoff_seconds=backoff, service_frees=frees)
+    )
 
 
 async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transactions: Sequence[IngestEffects]) -> None:

@@ -12,8 +12,9 @@ from footplate.contract.errors import Unavailable
 from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import ErrorLog
 from service.control.duties import DUTIES, Duty
-from service.control.state import UNREACHABLE, ControlIo, ControlState, LockUncertain
+from service.control.state import ControlIo, ControlState, LockUncertain
 from service.counters import Counts
+from service.redis_client import UNREACHABLE
 from service.settings import ServiceSettings
 from service.store.control_lock import control_lock
 from service.store.database import Database
@@ -51,7 +52,7 @@ class Control:
     def counts(self) -> Counts:
         return self._state.counts
 
-    def numbers(self) -> dict[str, int] | None:
+    async def numbers(self) -> dict[str, int] | None:
         """Returns all counters for display, or None while another control process works."""
         return self._state.numbers() if self.is_active else None
 

@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from sqlalchemy import Connection
 
 from footplate.contract import keys
+from footplate.contract.errors import Unavailable
 from footplate.contract.ids import JobId
 from footplate.contract.messages import ProtocolMessage
 from footplate.contract.outbound import Allowed
@@ -27,6 +24,7 @@ from service.jobs.beat import StopLeft
 from service.jobs.place import QueueState
 from service.jobs.remove_folders import Remover
 from service.jobs.rescue import Timers, stop_left
+from service.redis_client import UNREACHABLE, connect
 from service.settings import ServiceSettings
 from service.store.database import Database, Write
 from service.store.queue import UnclaimedSource
@@ -37,11 +35,8 @@ T = TypeVar("T")
 
 BLOCK_SECONDS = 1
 """The longest time that a read of Redis may block. A limit above the socket timeout would make every idle read fail."""
-SOCKET_SECONDS = 5
 STALE_SECONDS = 1.5
 """The seconds without an answer after which Redis may be frozen. No lease runs out while Redis may be frozen."""
-UNREACHABLE = (RedisError, OSError, asyncio.TimeoutError)
-"""The errors that mean that Redis or a file system does not answer."""
 
 
 class LockUncertain(Exception):
@@ -55,15 +50,8 @@ class ControlIo:
     now_ms = staticmethod(now_ms)
 
     def __init__(self, redis_url: str) -> None:
-        self.redis: Redis = Redis.from_url(
-            redis_url,
-            socket_timeout=SOCKET_SECONDS,
-            socket_connect_timeout=2,
-            # A stream's entries have another form in version 3 of Redis's protocol.
-            protocol=2,
-            # Only duties are retried. A retry by redis-py would send a command several times to a Redis that stalls.
-            retry=Retry(NoBackoff(), 0),
-        )
+        # A stream's entries have another form in version 3 of Redis's protocol.
+        self.redis = connect(redis_url, protocol=2)
         self.remover = Remover()
         self._producer = CeleryProducer(redis_url)
         self._producer_thread = ThreadPoolExecutor(1, thread_name_prefix="celery-producer")
@@ -171,6 +159,15 @@ class ControlState:
 
         async with self._writing:
             return await self.db.write(write)
+
+    async def try_write(self, fn: Write[T]) -> T | Exception:
+        """Does the same as `write`, but returns the error of `fn`. Raises if nothing can be written now."""
+        try:
+            return await self.write(fn)
+        except (Unavailable, LockUncertain, *UNREACHABLE):
+            raise
+        except Exception as error:
+            return error
 
     async def send(self, replies: Sequence[tuple[str, ProtocolMessage]]) -> None:
         """Pushes each reply to its list in Redis."""

@@ -21,7 +21,8 @@ import worker.attempt.journal
 from footplate.contract.errors import Unavailable
 from service.control.celery_producer import send_all
 from service.control.duties import DUTIES
-from service.control.state import UNREACHABLE, ControlIo, ControlState
+from service.control.state import ControlIo, ControlState
+from service.redis_client import UNREACHABLE
 from service.settings import ServiceSettings
 from service.store.queue import UnclaimedSource
 from tests.simulation.books import ReceivedBeats
