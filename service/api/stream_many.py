@@ -27,7 +27,7 @@ from service.api.history import read_kinds
 from service.api.listing import milliseconds, read_states
 from service.api.stream import read_number, seconds_between, serve
 from service.deps import Services, StrictRoute, job_id
-from service.events.tail import LOOK_SECONDS, MOST_JOBS, WINDOW_MS, Channel, EventPage, View
+from service.events.tail import LOOK_SECONDS, MOST_JOBS, WINDOW_MS, Channel, View
 from service.problems import InvalidQuery, comma_list
 from service.server import text_frame
 from service.store import job_list
@@ -145,7 +145,7 @@ class ManyJobs:
 
     async def _join_matching(self, filter: JobFilter) -> None:
         opened, since = id_at(now_ms()), self._since - WINDOW_MS if self._wanted.since is None else self._since
-        matching = await self._tail.job_watch.since(filter, since)
+        matching = await self._tail.since(filter, since)
         if len(matching.heads) > MOST_JOBS:
             detail = f"more than {MOST_JOBS:,} jobs match, and a stream follows at most that many"
             raise InvalidQuery([Problem("/query", "too_many_jobs", detail, "name a tag, or states")])
@@ -216,12 +216,9 @@ class ManyJobs:
         if not page.is_caught_up:
             self._to_read[job] = None
             return page.body
-        return page.body + self._caught_up(job, followed, page)
-
-    def _caught_up(self, job: JobId, followed: Followed, page: EventPage) -> bytes:
-        frame = b"" if followed.is_live else _frame(f'{{"job":"{job}","caught_up":{page.last}}}')
+        caught_up = b"" if followed.is_live else _frame(f'{{"job":"{job}","caught_up":{page.last}}}')
         followed.is_live = True
-        return frame + self._ended(job, page.state) if page.is_end else frame
+        return page.body + caught_up + (self._ended(job, page.state) if page.is_end else b"")
 
     def _ended(self, job: JobId, how: str) -> bytes:
         followed = self._followed.pop(job)
@@ -236,7 +233,7 @@ class ManyJobs:
         """Starts to follow the jobs that match the filter now. If SQL is unreachable, the next search finds them."""
         self._look_at = time.monotonic() + LOOK_SECONDS
         with suppress(Unavailable):
-            matching = await self._tail.job_watch.look(filter)
+            matching = await self._tail.look(filter)
             self._join_new(matching.heads)
             if matching.at - WINDOW_MS > self._since + WINDOW_MS:
                 self._since = matching.at - WINDOW_MS

@@ -165,35 +165,13 @@ class JobsSeen(NamedTuple):
     """The jobs, newest first. If there are MOST_JOBS + 1, further jobs match."""
 
 
-class JobWatch:
-    """Searches the jobs that match a reader's filter, once per second for all readers with this filter."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._looks: dict[JobFilter, tuple[float, asyncio.Task[JobsSeen]]] = {}
-
-    async def look(self, filter: JobFilter) -> JobsSeen:
-        """Returns the jobs that match the filter, from a search that is at most a second old."""
-        now = time.monotonic()
-        begun_at, task = self._looks.get(filter, (-LOOK_SECONDS, None))
-        if task is None or now - begun_at >= LOOK_SECONDS:
-            self._looks = {key: look for key, look in self._looks.items() if now - look[0] < LOOK_SECONDS}
-            begun_at, task = self._looks[filter] = (now, asyncio.create_task(self.since(filter, now_ms() - WINDOW_MS)))
-        return await asyncio.shield(task)
-
-    async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
-        """Returns the jobs that match the filter. Jobs created since `moment` are included even if they have ended."""
-        at = now_ms()
-        heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST_JOBS + 1, since=moment))
-        return JobsSeen(at, heads)
-
-
 class Tail:
     """All jobs that readers in this process follow. `wake` may be called from any thread."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self.job_watch = JobWatch(db)
+        self._looks: dict[JobFilter, tuple[float, asyncio.Task[JobsSeen]]] = {}
+        """The newest search for each filter, which all readers with this filter share for a second."""
         self._channels: dict[JobId, dict[str, Channel]] = {}
         """Channels by job and project, because a request with the wrong project must not get the owner's events."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -225,7 +203,9 @@ class Tail:
 
     def join(self, project: str, job: JobId) -> Channel:
         """Joins a job's channel. The caller must call `leave` at the end."""
-        self._start()
+        if self._poll is None:
+            self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+            self._poll = asyncio.create_task(self._look_anyway())
         channels = self._channels.setdefault(job, {})
         channel = channels.get(project)
         if channel is None:
@@ -241,10 +221,20 @@ class Tail:
         if not channels:
             del self._channels[channel.job]
 
-    def _start(self) -> None:
-        if self._poll is None:
-            self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-            self._poll = asyncio.create_task(self._look_anyway())
+    async def look(self, filter: JobFilter) -> JobsSeen:
+        """Returns the jobs that match the filter, from a search that is at most a second old."""
+        now = time.monotonic()
+        begun_at, task = self._looks.get(filter, (-LOOK_SECONDS, None))
+        if task is None or now - begun_at >= LOOK_SECONDS:
+            self._looks = {key: look for key, look in self._looks.items() if now - look[0] < LOOK_SECONDS}
+            begun_at, task = self._looks[filter] = (now, asyncio.create_task(self.since(filter, now_ms() - WINDOW_MS)))
+        return await asyncio.shield(task)
+
+    async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
+        """Returns the jobs that match the filter. Jobs created since `moment` are included even if they have ended."""
+        at = now_ms()
+        heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST_JOBS + 1, since=moment))
+        return JobsSeen(at, heads)
 
     async def _look_anyway(self) -> None:
         while True:
@@ -254,10 +244,8 @@ class Tail:
             with suppress(FootplateError):
                 heads = await self._db.read(partial(jobs.heads, job_ids=watched)) if watched else {}
                 # A deleted job is not in `heads`. Its readers are woken, too, and then see that the job is gone.
-                self._wake([job for job in watched if self._is_behind(job, heads.get(job))])
-
-    def _is_behind(self, job: JobId, head: int | None) -> bool:
-        return any(channel.head != head for channel in self._channels.get(job, {}).values())
+                channels = [channel for job in watched for channel in self._channels.get(job, {}).values()]
+                self._wake({channel.job for channel in channels if channel.head != heads.get(channel.job)})
 
     async def close(self) -> None:
         """Ends every reader's loop, so that the server can stop."""
