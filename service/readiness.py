@@ -37,11 +37,10 @@ Dependency = Literal["redis", "control", "ingest", "nodes", "silent_nodes", "art
 Degraded = dict[Dependency, str]
 
 
-def of_sql(conn: Connection) -> tuple[str | None, list[NodeRow]]:
-    """Returns the reason why this process cannot serve with this database, or None, and the nodes."""
-    if not schema.schema_is_current(conn):
-        return "the database has the schema of another version: run `python -m service migrate`", []
-    return None, nodes.all_nodes(conn)
+def of_sql(conn: Connection) -> list[NodeRow]:
+    """Returns the nodes. Raises SettingsError if this process cannot serve with this database."""
+    schema.require_current(conn)
+    return nodes.all_nodes(conn)
 
 
 async def degraded(services: Services, cluster: Sequence[NodeRow]) -> Degraded:
@@ -69,7 +68,7 @@ def _of_nodes(cluster: Sequence[NodeRow], now: int) -> Degraded:
         reasons = _reasons(node for node in cluster if not node.lost)
         hint = f": {reasons}" if reasons else "; start `python -m worker`"
         conditions["nodes"] = f"no node takes work, so jobs wait{hint}"
-    elif reasons := _reasons(node for node in cluster if node.is_staying or node.is_turned_away):
+    elif reasons := _reasons(node for node in cluster if node.is_up):
         conditions["nodes"] = f"these nodes get no work: {reasons}"
     silent = [
         f"{node.name} (last report at {text_of(node.seen_at)})"

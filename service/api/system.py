@@ -70,10 +70,11 @@ def _pinned(conn: Connection, accepted: Accepted) -> JobSpec:
 
 
 def _placement(conn: Connection, needs: Needs) -> jobs_resources.Placement:
-    outcome = explain(needs, load_capacities(conn))
+    capacities = load_capacities(conn)
+    outcome = explain(needs, capacities)
     if not isinstance(outcome, Placement):
         return jobs_resources.Placement(waits=True, reason=outcome.reason, node=None, message=outcome.message)
-    names_by_id = {node.id: node.name for node in nodes.all_nodes(conn)}
+    names_by_id = {capacity.node: capacity.name for capacity in capacities}
     names = [names_by_id[share.node] for share in outcome.shares]
     message = f"would start now on {', '.join(names)}"
     return jobs_resources.Placement(waits=False, reason="placed", node=names[0], message=message)
@@ -125,19 +126,13 @@ async def livez(request: Request) -> Health:
 async def readyz(request: Request, response: Response) -> Health:
     services = services_of(request)
     try:
-        why_not, cluster = await services.db.read(readiness.of_sql)
+        cluster = await services.db.read(readiness.of_sql)
     except FootplateError as error:
-        return _not_ready(response, error.message)
-    if why_not is not None:
-        return _not_ready(response, why_not)
+        response.status_code = 503
+        response.headers["Retry-After"] = "2"
+        return Health(status="unavailable", degraded=("database",), details={"database": error.message})
     details = await readiness.degraded(services, cluster)
     return Health(status="degraded" if details else "ok", degraded=tuple(details), details=details)
-
-
-def _not_ready(response: Response, why: str) -> Health:
-    response.status_code = 503
-    response.headers["Retry-After"] = "2"
-    return Health(status="unavailable", degraded=("database",), details={"database": why})
 
 
 @router.get(

@@ -31,12 +31,10 @@ def loads(text: str | None) -> Any:
     if text is None:
         return None
     value = json.loads(text)
-    # A worker's JSON may hold half a surrogate pair, which cannot be written as UTF-8 again.
-    return json.loads(_written(value)) if "\\ud" in text else value
-
-
-def _written(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+    if "\\ud" in text:
+        # A worker's JSON may hold half a surrogate pair, which cannot be written as UTF-8 again.
+        return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
 
 
 Words = Annotated[str, Text()]
@@ -273,7 +271,7 @@ class NodeRow:
     @property
     def is_staying(self) -> bool:
         """Returns True if the node is up, does not drain and is not refused."""
-        return self._is_up and self.refused is None
+        return self.is_up and self.refused is None
 
     @property
     def has_left(self) -> bool:
@@ -281,11 +279,7 @@ class NodeRow:
         return self.lost and (self.draining or self.drain_requested)
 
     @property
-    def is_turned_away(self) -> bool:
-        return self._is_up and self.refused is not None
-
-    @property
-    def _is_up(self) -> bool:
+    def is_up(self) -> bool:
         return not (self.lost or self.draining or self.drain_requested)
 
     @property

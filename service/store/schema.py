@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Column, Connection, MetaData, String, Table, insert, inspect, select
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -32,9 +31,13 @@ def migrate(url: str) -> None:
     if current != newest():
         # Imported here, because a service that only checks its schema starts faster without Alembic.
         from alembic import command
+        from alembic.config import Config
 
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+        config.attributes["url"] = url
         with database_errors():
-            command.upgrade(_config(url), "head")
+            command.upgrade(config, "head")
 
 
 def _create_if_empty(url: str) -> str:
@@ -78,10 +81,6 @@ def _create_tables(conn: Connection) -> None:
             conn.execute(CreateIndex(index))
 
 
-def schema_is_current(conn: Connection) -> bool:
-    return _revision(conn) == newest()
-
-
 def require_current(conn: Connection) -> None:
     """Raises SettingsError, with advice, if the database has another version of the schema than this code needs."""
     revision = _revision(conn)
@@ -117,12 +116,3 @@ def versions() -> list[str]:
 
 def _revision(conn: Connection) -> str | None:
     return conn.execute(select(VERSION.c.version_num)).scalar() if inspect(conn).has_table(VERSION.name) else None
-
-
-def _config(url: str) -> Any:
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["url"] = url
-    return config

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from footplate.contract.errors import Conflict, SettingsError, Unavailable
 from footplate.contract.messages import Command
-from service.store import commands, jobs, migrate, require_current, schema_is_current
+from service.store import commands, jobs, migrate, require_current
 from service.store import engines as engines_module
 from service.store.control_lock import control_lock
 from service.store.database import Database, Inserts
@@ -278,7 +278,7 @@ def test_an_older_database_is_migrated_and_keeps_jobs_and_commands(database_url:
     migrate(database_url)
 
     database = Database(database_url)
-    assert database.read_now(schema_is_current)
+    database.read_now(require_current)
     shapes = database.read_now(lambda conn: conn.execute(text("SELECT id, shape FROM jobs")).all())
     kept_job = database.read_now(lambda conn: jobs.peek(conn, job.id))
     kept_commands = database.read_now(lambda conn: commands.of_job(conn, job.id))
@@ -303,7 +303,7 @@ def test_a_migration_that_fails_changes_nothing_and_can_be_repeated(database_url
     migrate(database_url)
 
     database = Database(database_url)
-    assert database.read_now(schema_is_current)
+    database.read_now(require_current)
     database.close()
 
 

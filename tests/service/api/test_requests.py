@@ -107,7 +107,7 @@ async def test_an_unreachable_database_is_a_503_with_retry_after(
         raise Unavailable("the database cannot serve this right now")
 
     monkeypatch.setattr(database, "insert_rows", away)
-    monkeypatch.setattr(schema, "schema_is_current", away)
+    monkeypatch.setattr(schema, "require_current", away)
     refused = await api.client.post("/jobs", json=SPEC)
 
     assert is_problem(refused, 503, "unavailable")

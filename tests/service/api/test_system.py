@@ -20,7 +20,7 @@ from service.counters import Counts, prometheus_name
 from service.jobs.beat import node_beat
 from service.metrics import Meters
 from service.redis_client import RedisNotifier
-from service.store import nodes
+from service.store import nodes, schema
 from service.store.tables import sources
 from service.store.times import now_ms
 from tests.conformance.acting import place_waiting
@@ -245,7 +245,8 @@ async def test_readyz_distinguishes_a_missing_control_from_an_unreachable_redis(
 
 
 async def test_a_wrong_schema_is_not_ready(api: Api) -> None:
-    await api.db.write(lambda conn: conn.exec_driver_sql("UPDATE alembic_version SET version_num = 'older'"))
+    older = schema.versions()[0]
+    await api.db.write(lambda conn: conn.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{older}'"))
 
     ready = await api.client.get("/readyz")
 
