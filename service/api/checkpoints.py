@@ -24,7 +24,7 @@ from footplate.contract.resources.artifacts import (
 )
 from service.api import views
 from service.api.documented import documented_body
-from service.api.downloads import ANSWERS, TAR, Archive, LinkTicket, attachment, download, in_threads
+from service.api.downloads import ANSWERS, TAR, LinkTicket, attachment, download, in_threads, tar_of
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, read_model, services_of
 from service.jobs import pins
@@ -136,23 +136,18 @@ async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named,
     the download ends before the length in Content-Length.
     """
     row, files = await _contents(request, job, checkpoint)
-    archive = Archive(f"checkpoint-{row.step}", files, row.created_at // 1000)
-    await asyncio.to_thread(_open_all, _artifacts(request), row, files)
+    open_file = partial(opened, _artifacts(request), row)
+    length, pieces = tar_of(f"checkpoint-{row.step}", files, row.created_at // 1000, open_file)
+    # A missing file can be reported only before the answer begins.
+    await asyncio.to_thread(lambda: [open_file(file).close() for file in files])
     headers = {
         "Content-Disposition": attachment(f"{row.job_id}-checkpoint-{row.step}.tar"),
-        "Content-Length": str(len(archive)),
+        "Content-Length": str(length),
         "Accept-Ranges": "none",
     }
     if request.method == "HEAD":
         return Response(None, 200, headers, TAR)
-    pieces = archive.pieces(partial(opened, _artifacts(request), row))
     return StreamingResponse(in_threads(pieces), 200, headers, TAR)
-
-
-def _open_all(artifacts: Store, row: CheckpointRow, files: list[CheckpointFile]) -> None:
-    """Opens every file once, because a missing file can be reported only before the answer begins."""
-    for file in files:
-        opened(artifacts, row, file).close()
 
 
 @router.delete(

@@ -7,7 +7,6 @@ import re
 import tarfile
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import IO, Annotated, Any
 from urllib.parse import quote
@@ -114,36 +113,28 @@ async def in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """Many files as one tar, which is made while it is sent. Its length is known before the first byte.
+def tar_of(
+    folder: str, files: Sequence[CheckpointFile], seconds: int, opened: Callable[[CheckpointFile], IO[bytes]]
+) -> tuple[int, Iterator[bytes]]:
+    """Returns the length of a tar that contains the files in a folder, and its pieces, which are made when read.
 
-    Each download has the same bytes, because the headers contain no user or group, and one time for all files.
+    Each download has the same bytes, because the headers contain no user or group, and one time for all files:
+    `seconds` since 1970.
     """
 
-    folder: str
-    """The folder in the tar that contains all files."""
-    files: Sequence[CheckpointFile]
-    seconds: int
-    """The time of all files, in seconds since 1970."""
+    def header(sealed: CheckpointFile) -> bytes:
+        info = tarfile.TarInfo(f"{folder}/{sealed.path}")
+        info.size, info.mtime, info.mode = sealed.bytes, seconds, 0o644
+        return info.tobuf(tarfile.PAX_FORMAT)
 
-    def __len__(self) -> int:
-        return sum(len(self._header(file)) + file.bytes + len(_padding(file)) for file in self.files) + len(_END_OF_TAR)
-
-    def pieces(self, opened: Callable[[CheckpointFile], IO[bytes]]) -> Iterator[bytes]:
-        for sealed in self.files:
+    def pieces() -> Iterator[bytes]:
+        for sealed in files:
             with opened(sealed) as file:
-                yield self._header(sealed)
+                yield header(sealed)
                 yield from exactly(file, sealed.bytes, sealed.path)
-            if padding := _padding(sealed):
+            if padding := bytes(-sealed.bytes % tarfile.BLOCKSIZE):
                 yield padding
         yield _END_OF_TAR
 
-    def _header(self, file: CheckpointFile) -> bytes:
-        info = tarfile.TarInfo(f"{self.folder}/{file.path}")
-        info.size, info.mtime, info.mode = file.bytes, self.seconds, 0o644
-        return info.tobuf(tarfile.PAX_FORMAT)
-
-
-def _padding(file: CheckpointFile) -> bytes:
-    return bytes(-file.bytes % tarfile.BLOCKSIZE)
+    length = sum(len(header(file)) + file.bytes + -file.bytes % tarfile.BLOCKSIZE for file in files)
+    return length + len(_END_OF_TAR), pieces()
