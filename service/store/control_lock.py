@@ -11,9 +11,11 @@ from __future__ import annotations
 import fcntl
 import os
 
-from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
+
+from service.store.engines import CONNECTION
 
 ADVISORY_KEY = 0x466F6F74706C6174
 """'Footplat' in hexadecimal: a number that no other program of this database uses."""
@@ -53,12 +55,7 @@ class FileLock:
 
 class AdvisoryLock:
     def __init__(self, url: str) -> None:
-        self._engine: Engine = create_engine(
-            url,
-            poolclass=NullPool,
-            isolation_level="AUTOCOMMIT",
-            connect_args={"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3},
-        )
+        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=CONNECTION)
         self._connection: Connection | None = None
 
     def try_take(self) -> bool:

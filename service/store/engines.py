@@ -16,6 +16,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from footplate.contract.errors import SettingsError, Unavailable
 
+CONNECTION = {"connect_timeout": 5, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+"""The options of every connection to PostgreSQL, which notice a server that is gone."""
 BUSY_SECONDS = 5.0
 """The wait of SQLite for another process's write, and of PostgreSQL for a lock."""
 
@@ -90,15 +92,12 @@ def _postgres(url: str, size: int) -> Engine:
         pool_timeout=BUSY_SECONDS,
         pool_pre_ping=True,
         connect_args={
-            "connect_timeout": 5,
+            **CONNECTION,
             "client_encoding": "utf8",
             "options": f"-c lock_timeout={int(BUSY_SECONDS * 1000)} -c statement_timeout=30000 "
             "-c idle_in_transaction_session_timeout=60000 -c timezone=UTC "
             # Each statement reads few rows, so starting parallel workers or compiling would take longer than reading.
             "-c max_parallel_workers_per_gather=0 -c jit=off",
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
         },
     )
 

@@ -12,7 +12,7 @@ from footplate.contract.events import SERVICE_SOURCE, Kind
 from footplate.contract.ids import JobId
 from service.store.database import NewRow
 from service.store.mapping import columns_of, values_of
-from service.store.rows import DeadEventRow, EventRow
+from service.store.rows import EventRow
 from service.store.tables import dead_events, events, jobs
 from service.store.times import text_of
 
@@ -92,12 +92,6 @@ def insert_many(conn: Connection, rows: Sequence[EventRow]) -> None:
 def insert_dead(conn: Connection, reason: str, raw: str, now: int) -> None:
     """Stores a node's message that could not be parsed in `dead_events`, where an operator can read it."""
     conn.execute(insert(dead_events), {"at": now, "reason": reason, "raw": raw[:100_000].replace("\0", "\ufffd")})
-
-
-def dead(conn: Connection, limit: int = 100) -> list[DeadEventRow]:
-    """Returns the messages that could not be parsed, newest first."""
-    rows = conn.execute(select(*columns_of(dead_events, DeadEventRow)).order_by(dead_events.c.id.desc()).limit(limit))
-    return [DeadEventRow(*row) for row in rows]
 
 
 def prune_dead(conn: Connection, before: int) -> int:

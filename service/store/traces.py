@@ -17,10 +17,12 @@ class EndedAttempt:
     """An attempt that has ended, and the trace of its job's POST."""
 
     traceparent: str
+    nodes: list[str]
+    error: str | None
+    """The code of the error."""
     job: JobId
     project: str
     attempt: int
-    nodes: list[str]
     waits_since: int
     """The time at which the job was submitted, or at which its previous attempt ended."""
     placed_at: int
@@ -29,8 +31,6 @@ class EndedAttempt:
     ended_at: int
     ending: str | None
     reason: str | None
-    error: str | None
-    """The code of the error."""
 
 
 _FIRST = select(events.c.data).where(events.c.job_id == bindparam("job_id"), events.c.no == 1)
@@ -43,14 +43,20 @@ _BEFORE = (
 )
 _ENDED = (
     select(
-        attempts.c.job_id, jobs.c.project, attempts.c.attempt, func.coalesce(_BEFORE, jobs.c.created_at).label("since"),
-        attempts.c.placed_at, attempts.c.claimed_at, attempts.c.running_at, attempts.c.ended_at, attempts.c.ending,
-        attempts.c.reason, attempts.c.error, events.c.data,
+        events.c.data, attempts.c.error, attempts.c.job_id, jobs.c.project, attempts.c.attempt,
+        func.coalesce(_BEFORE, jobs.c.created_at), attempts.c.placed_at, attempts.c.claimed_at, attempts.c.running_at,
+        attempts.c.ended_at, attempts.c.ending, attempts.c.reason,
     )
     .join(jobs, jobs.c.id == attempts.c.job_id)
     .join(events, (events.c.job_id == attempts.c.job_id) & (events.c.no == 1))
     .order_by(attempts.c.job_id, attempts.c.attempt)
 )  # fmt: skip
+_NODES = (
+    select(nodes.c.name)
+    .join(sources, sources.c.node == nodes.c.id)
+    .where(sources.c.job_id == bindparam("job_id"), sources.c.attempt == bindparam("attempt"))
+    .order_by(sources.c.source)
+)
 
 
 def of_job(conn: Connection, job_id: JobId) -> object:
@@ -63,21 +69,9 @@ def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ende
     """Returns the attempts of these jobs that ended at `since` or later, if the job's first event has a traceparent."""
     query = _ENDED.where(attempts.c.job_id.in_(sorted(job_ids)), attempts.c.ended_at >= since)
     rows = []
-    for job, project, attempt, waits_since, placed, claimed, running, end, ending, reason, error, data in conn.execute(
-        query
-    ).all():
+    for data, error, *values in conn.execute(query).all():
         if traceparent := json.loads(data).get("traceparent"):
             code = json.loads(error).get("code") if error else None
-            rows.append(
-                EndedAttempt(
-                    traceparent, job, project, attempt, _nodes(conn, job, attempt), waits_since, placed, claimed,
-                    running, end, ending, reason, code,
-                )
-            )  # fmt: skip
+            here = {"job_id": values[0], "attempt": values[2]}
+            rows.append(EndedAttempt(traceparent, list(conn.execute(_NODES, here).scalars()), code, *values))
     return rows
-
-
-def _nodes(conn: Connection, job: JobId, attempt: int) -> list[str]:
-    named = select(nodes.c.name).join(sources, sources.c.node == nodes.c.id)
-    statement = named.where(sources.c.job_id == job, sources.c.attempt == attempt).order_by(sources.c.source)
-    return list(conn.execute(statement).scalars())

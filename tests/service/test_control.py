@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis as redis_py
+from sqlalchemy import select
 
 from footplate.contract import keys, layout
 from footplate.contract.events import Kind
@@ -39,6 +40,7 @@ from service.store import attempts, events, jobs
 from service.store.control_lock import control_lock
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow
+from service.store.tables import dead_events
 from service.store.times import now_ms
 from tests.support.factories import make_spec, make_worker_event
 from tests.support.processes import at_ease, until_async
@@ -268,7 +270,7 @@ async def test_unreadable_messages_do_not_delay_others(worker: Worker) -> None:
     await worker.send(grant, [1, 2], last=2)
 
     assert (await worker.await_reply(grant.claim)).closed
-    assert len(await worker.db.read(events.dead)) == 6
+    assert len(await worker.db.read(lambda conn: conn.execute(select(dead_events)).all())) == 6
 
 
 def _invalid_events(grant: Grant) -> dict[str, dict[str, Any]]:
@@ -311,7 +313,7 @@ async def test_an_event_that_cannot_be_stored_does_not_delay_other_events(worker
         assert (reply.closed, reply.watermark) == (True, 3)
         assert (await worker.job(grant.job)).state is JobState.SUCCEEDED
     assert worker.redis.xlen(keys.EVENTS) == 0
-    assert await worker.db.read(events.dead)
+    assert await worker.db.read(lambda conn: conn.execute(select(dead_events)).all())
 
 
 async def test_a_message_that_fails_does_not_affect_the_messages_beside_it(worker: Worker) -> None:
