@@ -201,13 +201,7 @@ def _drain(
     else:
         withdraw(conn, job, now)
         jobs.move(
-            conn,
-            job.id,
-            to=JobState.QUEUED,
-            expect=[JobState.STARTING],
-            attempt=job.attempt,
-            reason=Reason.DRAINED,
-            message=f"{name} is draining, and the attempt had not begun: the job is placed on another node",
-            now=now,
-        )
+            conn, job.id, to=JobState.QUEUED, expect=[JobState.STARTING], attempt=job.attempt, reason=Reason.DRAINED,
+            message=f"{name} is draining, and the attempt had not begun: the job is placed on another node", now=now,
+        )  # fmt: skip
     beaten.jobs.add(job.id)

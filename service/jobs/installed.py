@@ -93,15 +93,16 @@ class Installed:
 
     def __init__(self, catalogue: Catalogue | None) -> None:
         """Takes a catalogue, or None if the node's catalogue could not be read."""
-        self._catalogue = catalogue
-        self.missing_needs = lru_cache(MOST_KEPT)(self._missing_needs)
 
-    def _missing_needs(self, needs: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns a text for people about each needed component, package, secret or hub that the catalogue lacks."""
-        return tuple(_missing(needs, self._catalogue)) if self._catalogue else ()
+        @lru_cache(MOST_KEPT)
+        def missing_needs(needs: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(_missing(needs, catalogue)) if catalogue else ()
+
+        self.missing_needs = missing_needs
 
 
 def _missing(needs: Sequence[str], catalogue: Catalogue) -> Iterator[str]:
+    """Yields a text for people about each needed component, package, secret or hub that the catalogue lacks."""
     for need in needs:
         group, _, name = need.partition("/")
         if group == HUBS:

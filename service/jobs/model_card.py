@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from footplate.contract.hub import base_model
 from service.jobs.fork import document_of
@@ -26,8 +25,10 @@ def model_card(job: JobRow, checkpoint: CheckpointRow, *, is_merged: bool) -> st
     document = document_of(job)
     spec = {name: value for name, value in document.items() if value and name not in LEFT_OUT}
     model = document.get("model") or {}
+    is_adapter = (model.get("args") or {}).get("peft") and not is_merged
+    is_of_library = str(model.get("use", "")).startswith("hf/")
     front = {
-        "library_name": _library(model, is_merged=is_merged),
+        "library_name": ("peft" if is_adapter else "transformers") if is_of_library else None,
         "pipeline_tag": TASKS.get(model.get("use", "")),
         "base_model": base_model(model),
     }
@@ -42,9 +43,3 @@ def model_card(job: JobRow, checkpoint: CheckpointRow, *, is_merged: bool) -> st
             "```json", json.dumps(spec, indent=2, ensure_ascii=False), "```", "",
         ]
     )  # fmt: skip
-
-
-def _library(model: dict[str, Any], *, is_merged: bool) -> str | None:
-    if not str(model.get("use", "")).startswith("hf/"):
-        return None
-    return "peft" if (model.get("args") or {}).get("peft") and not is_merged else "transformers"

@@ -8,7 +8,7 @@ reports a missing file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,17 @@ def missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots | None]
     """
     if not all(_is_seen(node) for node in nodes):
         return []
-    return list(_missing(arguments, [node for node in nodes if node is not None]))
+    problems = []
+    for argument in arguments:
+        if not argument.text.startswith(ROOTS):
+            continue
+        scheme, _, name = argument.text.partition("://")
+        roots = list(dict.fromkeys(node.data if scheme == "data" else node.models for node in nodes if node))
+        if roots and not any(_is_there(root, name) for root in roots):
+            upload = ", or upload it: POST /files" if scheme == "data" else ""
+            hint = _nearest(Path(roots[0].path), name) or f"put it below {roots[0].path}{upload}"
+            problems.append(Problem(argument.pointer, "file_missing", f"{argument.text[:200]!r} is on no node", hint))
+    return problems
 
 
 def seen_path(name: str, nodes: Sequence[FileRoots | None]) -> Path | None:
@@ -41,18 +51,6 @@ def seen_path(name: str, nodes: Sequence[FileRoots | None]) -> Path | None:
         if node is not None and _is_seen(node) and (path := Path(node.models.path, folder)).is_dir():
             return path
     return None
-
-
-def _missing(arguments: Sequence[ArgumentText], nodes: Sequence[FileRoots]) -> Iterator[Problem]:
-    for argument in arguments:
-        if not argument.text.startswith(ROOTS):
-            continue
-        scheme, _, name = argument.text.partition("://")
-        roots = list(dict.fromkeys(node.data if scheme == "data" else node.models for node in nodes))
-        if roots and not any(_is_there(root, name) for root in roots):
-            upload = ", or upload it: POST /files" if scheme == "data" else ""
-            hint = _nearest(Path(roots[0].path), name) or f"put it below {roots[0].path}{upload}"
-            yield Problem(argument.pointer, "file_missing", f"{argument.text[:200]!r} is on no node", hint)
 
 
 def _is_seen(node: FileRoots | None) -> bool:

@@ -276,11 +276,8 @@ class _AlikeNodes:
         self.exists = self.count >= needs.nodes
         refusals = [free.capacity.refused for free in having if free.capacity.refused is not None]
         closed = [free.capacity.closed for free in fitting if free.capacity.closed is not None]
-        short = (
-            []
-            if self.exists
-            else [why for free in capacities if (why := _too_few_slots(needs, free.capacity)) is not None]
-        )
+        others = [] if self.exists else capacities
+        short = [why for free in others if (why := _too_few_slots(needs, free.capacity)) is not None]
         if (pools := {free.capacity.pool for free in capacities}) and needs.pool not in pools:
             short = [f"the nodes are in {', '.join(map(repr, sorted(pools)))}: FOOTPLATE_POOL sets a node's pool"]
         self.wait = _wait(needs, self.exists, len(fitting), [*refusals, *lacks.values(), *short], closed)

@@ -53,15 +53,18 @@ def drop(conn: Connection, table: ContentTable[Any], project: str, key: str, rem
         remove()
 
 
-def missing_code(conn: Connection, project: str, spec: JobSpec) -> list[Problem]:
-    """Returns a problem for a bundle that the project lacks, or for each name that the bundle does not contain."""
+def missing_code(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -> list[Problem]:
+    """Returns a problem for a bundle that the project lacks, or for each name that the bundle does not contain.
+
+    With `hold`, the bundle is locked, and its names are not checked again.
+    """
     if spec.code is None:
         return []
     try:
-        row = BUNDLES.get(conn, project, spec.code.bundle)
+        row = BUNDLES.get(conn, project, spec.code.bundle, hold=hold)
     except NotFound as error:
         return [Problem("/code/bundle", "unknown_bundle", error.message, error.hint)]
-    return missing_in(spec, row.paths)
+    return [] if hold else missing_in(spec, row.paths)
 
 
 def missing_files(
@@ -78,16 +81,8 @@ def missing_files(
 
 
 def hold(conn: Connection, project: str, spec: JobSpec) -> None:
-    """Locks the spec's bundle and files in the transaction that writes the job, so that they stay. Raises InvalidSpec.
-
-    Problems of the request, such as a name that the bundle does not contain, were reported before.
-    """
-    problems = missing_files(conn, project, spec.texts, hold=True)
-    if spec.code is not None:
-        try:
-            BUNDLES.get(conn, project, spec.code.bundle, hold=True)
-        except NotFound as error:
-            problems.append(Problem("/code/bundle", "unknown_bundle", error.message, error.hint))
+    """Locks the spec's bundle and files in the transaction that writes the job, so they stay. Raises InvalidSpec."""
+    problems = missing_files(conn, project, spec.texts, hold=True) + missing_code(conn, project, spec, hold=True)
     if problems:
         raise InvalidSpec(problems)
 

@@ -48,7 +48,9 @@ def roll_back(conn: Connection, job: JobRow, start: CheckpointRow) -> str | None
 
     Raises CheckpointPinned, or CheckpointInUse if another job has to start from one of them.
     """
-    newer = [row for row in checkpoints.of_job(conn, job.id) if _is_newer(row, start)]
+    later = [row for row in checkpoints.of_job(conn, job.id) if row.no > start.no and row.status not in GONE]
+    # A later row with the path of `start` is `start`, saved again.
+    newer = [row for row in later if row.path != start.path]
     if not newer:
         return None
     _require_free(conn, job, start, newer)
@@ -59,11 +61,6 @@ def roll_back(conn: Connection, job: JobRow, start: CheckpointRow) -> str | None
     continue_at(conn, job, start, attempt=job.attempt + 1)
     steps = ", ".join(str(row.step) for row in reversed(newer[:5])) + (" and more" if len(newer) > 5 else "")
     return f"continues from checkpoint {start.id}, of step {start.step}; newer checkpoints are deleted: of step {steps}"
-
-
-def _is_newer(row: CheckpointRow, start: CheckpointRow) -> bool:
-    """Returns True for a newer checkpoint with files. A newer row with the path of `start` is `start`, saved again."""
-    return row.no > start.no and row.path != start.path and row.status not in GONE
 
 
 def _require_free(conn: Connection, job: JobRow, start: CheckpointRow, newer: Sequence[CheckpointRow]) -> None:

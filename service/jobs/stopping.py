@@ -42,9 +42,7 @@ def stop(
 ) -> None:  # fmt: skip
     """Sends a stop request to the worker that holds the job. Moves a job that no worker holds to the state `to`."""
     if job.state.holds_slots and is_claimed(conn, job):
-        request_stop(
-            conn, job, desired=desired, reason=reason, mode=mode, stop_seconds=stop_seconds, now=now, by=by
-        )  # fmt: skip
+        request_stop(conn, job, desired=desired, reason=reason, mode=mode, stop_seconds=stop_seconds, now=now, by=by)
         return
     if job.state is JobState.STARTING:
         withdraw(conn, job, now)
@@ -60,16 +58,9 @@ def request_stop(
     columns: dict[str, Any] = {"desired": desired, "stop_mode": mode, "stop_deadline": deadline}
     if job.state is not JobState.STOPPING:
         jobs.move(
-            conn,
-            job.id,
-            to=JobState.STOPPING,
-            expect=[job.state],
-            reason=reason,
-            message=message,
-            now=now,
-            by=by,
+            conn, job.id, to=JobState.STOPPING, expect=[job.state], reason=reason, message=message, now=now, by=by,
             **columns,
-        )
+        )  # fmt: skip
         return
     columns["stop_deadline"] = min(deadline, job.stop_deadline or deadline)
     jobs.change(conn, job.id, now=now, reason=reason, message=message, **columns)
