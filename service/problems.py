@@ -228,13 +228,6 @@ async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     await answer(scope, receive, send)
 
 
-def _methods_of(request: Request) -> str:
-    """Returns every HTTP method of an address. Each method is a route, and Starlette reports only the first route's."""
-    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
-    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return ", ".join(sorted({method for route in matching for method in route.methods or ()}))
-
-
 def install(app: FastAPI) -> None:
     """Makes the app answer every exception with a problem document."""
 
@@ -249,7 +242,12 @@ def install(app: FastAPI) -> None:
     async def framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = error.status_code
-        headers = {**(error.headers or {}), "Allow": _methods_of(request)} if status == 405 else error.headers
+        headers = dict(error.headers or {})
+        if status == 405:
+            # Each method of an address is a route, and Starlette reports only the methods of the first one.
+            routes = [route for route in request.app.router.routes if isinstance(route, Route)]
+            matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+            headers["Allow"] = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
         return problem(
             request.scope,
             status=status,

@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -156,7 +155,10 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[self._listener])
         if self._url_file:
-            _write_atomically(self._url_file, self.url + "\n")
+            self._url_file.parent.mkdir(parents=True, exist_ok=True)
+            new = self._url_file.with_name(self._url_file.name + ".new")
+            new.write_text(self.url + "\n")
+            new.replace(self._url_file)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._url_file:
@@ -194,10 +196,3 @@ def _url(host: str, listener: socket.socket) -> str:
     """Returns an address that this machine can open, also if the service listens on all addresses."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    new.write_text(text)
-    new.replace(path)

@@ -82,7 +82,11 @@ async def create_bundle(request: Request, response: Response) -> Bundle:
     """Stores a bundle by its sha256. The same zip again is the same bundle, and the answer is 200."""
     services = services_of(request)
     require_code(services)
-    _require_zip(request)
+    header = request.headers.get("content-type", "")
+    if header.partition(";")[0].strip().lower() != ZIP:
+        how = f"as {header!r}" if header else "without a Content-Type"
+        hint = f"curl --data-binary @code.zip -H 'Content-Type: {ZIP}'"
+        raise UnsupportedMediaType(f"the body was sent {how}, but a bundle must be sent as {ZIP}", hint=hint)
     bundle, is_new = await store_bundle(services, body_of(request, MAX_BYTES, _too_large))
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/bundles/{bundle.sha256}"
@@ -106,14 +110,6 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
     if is_new:
         audit.info("bundle %s of project %s stored by %s", bundle.sha256, services.project, services.caller.by)
     return bundle, is_new
-
-
-def _require_zip(request: Request) -> None:
-    header = request.headers.get("content-type", "")
-    if header.partition(";")[0].strip().lower() != ZIP:
-        how = f"as {header!r}" if header else "without a Content-Type"
-        hint = f"curl --data-binary @code.zip -H 'Content-Type: {ZIP}'"
-        raise UnsupportedMediaType(f"the body was sent {how}, but a bundle must be sent as {ZIP}", hint=hint)
 
 
 def _too_large() -> BodyTooLarge:

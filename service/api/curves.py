@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.name_list import split_names
 from footplate.contract.resources.history import MetricSummary, MetricSummaryList, Series, SeriesList
 from service.api.documented import media_type_response
-from service.api.formats import CSV, VARIES, csv_download, csv_response, csv_text, wants
+from service.api.formats import CSV, VARIES, csv_download, csv_text, wants
 from service.deps import NO_NUL, JobPath, Services, StrictRoute, job_id, services_of
 from service.events.series import Axis, Steps, names_of, series, summaries
 from service.problems import InvalidQuery
@@ -85,7 +85,7 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
 
     metrics = await services.db.read(read)
     if wants(request, CSV):
-        return csv_response(_SUMMARY_COLUMNS, map(_summary_row, metrics), f"{job}-summary")
+        return csv_download(csv_text([_SUMMARY_COLUMNS, *map(_summary_row, metrics)]), name=f"{job}-summary")
     response.headers.update(VARIES)
     return MetricSummaryList(data=tuple(metrics), next_cursor=None)
 
@@ -131,10 +131,13 @@ async def _series(request: Request, job_ids: Sequence[JobId], selection: CurveSe
     names_by_job = await services.db.read(lambda conn: _chosen(conn, services, job_ids, some_names, selection.points))
     encode = _csv_lines if wants(request, CSV) else Series.model_dump_json
     pieces: list[str] = []
-    for job, part in _in_parts(names_by_job, POINTS_PER_READ // selection.points):
+    most, steps = POINTS_PER_READ // selection.points, Steps(selection.first_step, selection.last_step)
+    parts = [
+        (job, all_names[at : at + most]) for job, all_names in names_by_job for at in range(0, len(all_names), most)
+    ]
+    for job, part in parts:
 
         def read(conn: Connection, job: JobId = job, part: Sequence[str] = part) -> list[str]:
-            steps = Steps(selection.first_step, selection.last_step)
             drawn = series(
                 conn, job, part, selection.points, axis=selection.x, everything=selection.everything, steps=steps
             )
@@ -145,12 +148,6 @@ async def _series(request: Request, job_ids: Sequence[JobId], selection: CurveSe
         return csv_download(csv_text([["job", "name", "attempt", selection.x, "value"]]), *pieces, name=file)
     body = f'{{"x":"{selection.x}","data":[{",".join(pieces)}],"next_cursor":null}}'
     return Response(body, 200, VARIES, "application/json")
-
-
-def _in_parts(names_by_job: Sequence[tuple[JobId, list[str]]], most: int) -> Iterator[tuple[JobId, list[str]]]:
-    for job, names in names_by_job:
-        for first in range(0, len(names), most):
-            yield job, names[first : first + most]
 
 
 def _chosen(

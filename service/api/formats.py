@@ -35,10 +35,6 @@ def _accepted(header: str) -> Iterable[tuple[str, float]]:
         yield name.lower(), float(weight) if re.fullmatch(r"[01](\.\d{0,3})?", weight) else 0.0
 
 
-def csv_response(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> Response:
-    return csv_download(csv_text([head, *rows]), name=name)
-
-
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     """Returns rows as CSV. A cell that a spreadsheet would run as a formula gets an apostrophe in front."""
     out = io.StringIO()

@@ -94,7 +94,9 @@ async def create_job(request: Request, response: Response) -> Job | Response:
         submitted = await write_job(request, services, accepted, use)
     except InvalidSpec:
         # The body may repeat a request that was valid earlier. `write_job` finds the repeated requests that still are.
-        before = None if use is None else await replayed(services, use, _project_of(services, body))
+        named = body.get("project") if isinstance(body, dict) else None
+        project = named if isinstance(named, str) and services.caller.may_submit_to(named) else services.project
+        before = None if use is None else await replayed(services, use, project)
         if before is None:
             raise
         submitted = before
@@ -107,12 +109,6 @@ async def replayed(services: Services, use: IdempotencyUse, project: str) -> Sub
     A repeated request is answered even if checks refuse it, because its file or checkpoint may have been deleted since.
     """
     return await services.db.read(partial(replay, project=project, use=use))
-
-
-def _project_of(services: Services, body: object) -> str:
-    """Returns the project for which a body submits a job, or the request's project if the caller may not do so."""
-    named = body.get("project") if isinstance(body, dict) else None
-    return named if isinstance(named, str) and services.caller.may_submit_to(named) else services.project
 
 
 async def write_job(

@@ -68,17 +68,8 @@ async def create_key(request: Request) -> CreatedKey:
     if services.caller.limit not in (None, body.project):
         detail = f"this key may make keys of project {services.project!r} only"
         raise InvalidSpec([Problem("/project", "not_your_project", detail)])
-    secret, row = _new(body, services.caller.by)
-    await services.db.write(partial(keys.insert_key, row=row))
-    await services.gatekeeper.keyring.refresh()
-    audit.info("key %s (%s, project %s, %s) made by %s", row.prefix, row.name, row.project, row.scopes, row.created_by)
-    return CreatedKey(**resource_values(row, Key), key=secret)
-
-
-def _new(body: NewKey, by: str | None) -> tuple[str, KeyRow]:
-    secret, prefix = make_key()
-    now = now_ms()
-    return secret, KeyRow(
+    (secret, prefix), now = make_key(), now_ms()
+    row = KeyRow(
         id=new_key_id(),
         prefix=prefix,
         hash=keys.digest(secret),
@@ -86,10 +77,14 @@ def _new(body: NewKey, by: str | None) -> tuple[str, KeyRow]:
         project=body.project,
         scopes=json.dumps(sorted(set(body.scopes))),
         created_at=now,
-        created_by=by,
+        created_by=services.caller.by,
         expires_at=None if body.expires_in is None else now + round(body.expires_in * 1000),
         last_used_at=None,
     )
+    await services.db.write(partial(keys.insert_key, row=row))
+    await services.gatekeeper.keyring.refresh()
+    audit.info("key %s (%s, project %s, %s) made by %s", row.prefix, row.name, row.project, row.scopes, row.created_by)
+    return CreatedKey(**resource_values(row, Key), key=secret)
 
 
 @router.get("/keys", operation_id="list_keys", summary="The project's keys")

@@ -288,15 +288,12 @@ class _Events:
 
     def __init__(self, conn: Connection, job: JobId) -> None:
         self._conn, self.job = conn, job
-        self._known: dict[int, tuple[str, int | None, float | None, dict[str, Any]]] = {}
+        self._events_by_no: dict[int, tuple[str, int | None, float | None, dict[str, Any]]] = {}
 
     def points(self, name: str, nos: Sequence[int]) -> list[Point]:
-        if missing := [no for no in nos if no not in self._known]:
+        if missing := [no for no in nos if no not in self._events_by_no]:
             for no, (at, step, epoch, data) in curves.points(self._conn, self.job, missing).items():
                 # The faster parser refuses half a surrogate pair, which a note beside the metric may hold.
-                self._known[no] = at, step, epoch, json.loads(data)
-        return [self._point(name, no) for no in nos]
-
-    def _point(self, name: str, no: int) -> Point:
-        at, step, epoch, data = self._known[no]
-        return as_number(data[name]), no, at, step, epoch
+                self._events_by_no[no] = at, step, epoch, json.loads(data)
+        rows = ((no, *self._events_by_no[no]) for no in nos)
+        return [(as_number(data[name]), no, at, step, epoch) for no, at, step, epoch, data in rows]
