@@ -140,8 +140,10 @@ class Control:
             self.world.after(pause * self.world.between(0.8, 1.2), self._step, turn)
 
 
-def _is_a_bug(text: str, *_: object, **__: object) -> None:
+def _is_a_bug(text: str, *_: object, exc_info: Exception | None = None) -> None:
     """Raises the exception that control would only log, because control must not fail in the simulation."""
+    if exc_info is not None:
+        raise exc_info
     raise
 
 
@@ -158,7 +160,8 @@ def in_place_of_reality(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(service.control.inbox, "MAX_MESSAGES", 6))
         stack.enter_context(patch.object(service.control.ingest, "MAX_ENTRIES", 4))
-        stack.enter_context(patch.object(logging.getLogger("footplate.control"), "exception", _is_a_bug))
+        for method in ("exception", "error"):
+            stack.enter_context(patch.object(logging.getLogger("footplate.control"), method, _is_a_bug))
         stack.enter_context(patch.multiple(worker.attempt.control_link, **link))
         stack.enter_context(patch.multiple(worker.attempt.journal, INDEX_EVERY=4, DROP_BYTES=600))
         yield
