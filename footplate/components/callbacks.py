@@ -72,10 +72,12 @@ class GradientNorms(TrainerCallback):
 
 
 def _is_logged(args: Any, state: TrainerState) -> bool:
-    """Returns True if `logging_strategy` and `logging_steps` log the current step."""
+    """Returns True if the current step is logged, or may be logged because it may end an epoch."""
     step = state.global_step + 1
+    if step == 1 and args.logging_first_step:
+        return True
     if args.logging_strategy == "steps":
-        return step % state.logging_steps == 0 or (step == 1 and args.logging_first_step)
+        return bool(step % state.logging_steps == 0)
     return bool(args.logging_strategy == "epoch")
 
 

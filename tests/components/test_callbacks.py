@@ -63,6 +63,14 @@ def test_gradient_norms_of_layers_add_up_to_the_total_norm(tmp_path: Path) -> No
         assert math.hypot(*layers.values()) == pytest.approx(log["grad_norm"], rel=1e-5)
 
 
+def test_gradient_norms_are_in_the_log_of_the_first_step_if_no_other_step_is_logged(tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path, callback("gradient_norms", depth=1), max_grad_norm=0.0, logging_strategy="no", logging_first_step=True
+    )
+    made.train()
+    assert [log["step"] for log in logs(made) if "grad_norm/layers" in log] == [1]
+
+
 def test_gradient_norms_can_be_logged_for_larger_parts_of_the_model(tmp_path: Path) -> None:
     made = trainer(tmp_path, callback("gradient_norms", depth=1), max_grad_norm=0.0, max_steps=1)
     made.train()
