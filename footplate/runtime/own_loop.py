@@ -84,7 +84,10 @@ class Job:
 
     @cached_property
     def accelerator(self) -> Accelerator:
-        """An Accelerator with the precision, accumulation and `ddp_*` of `training`, on the granted devices."""
+        """An Accelerator with the precision, accumulation and `ddp_*` of `training`, on the granted devices.
+
+        A `ddp_*` argument that is left out has Accelerate's default.
+        """
         precision = precision_of(self.args)
         handlers, options = fp8_handlers(precision), {}
         if self._peers.world > 1:
