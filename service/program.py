@@ -27,7 +27,7 @@ from service.deps import Services
 from service.events.tail import Tail
 from service.metrics import Meters
 from service.redaction import Redacting
-from service.redis_client import RedisNotifier
+from service.redis_client import Numbers, RedisNotifier
 from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import schema
@@ -114,6 +114,16 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         notifier.announce(jobs)
 
     control = Control(db, settings, tracing.following(db, notify)) if with_control else None
+
+    # While this process waits for control's lock, control is another process.
+    def wake_control() -> None:
+        wake = control.wake if control and control.is_active else notifier.wake_control
+        wake()
+
+    async def numbers() -> Numbers | None:
+        own = await control.numbers() if control else None
+        return await notifier.control() if own is None else own
+
     services = Services(
         settings=settings,
         db=db,
@@ -123,8 +133,8 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         meters=Meters(),
         notifier=notifier,
         webhooks=WebhookProjects(db),
-        wake_control=control.wake if control else notifier.wake_control,
-        control=control.numbers if control else notifier.control,
+        wake_control=wake_control,
+        control=numbers,
         untraced=tracing.wrong,
     )
     server = Server(tracing.around(create_app(services)), settings, listen(settings), on_stop=tail.close)

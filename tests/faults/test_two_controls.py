@@ -9,7 +9,9 @@ from contextlib import closing, suppress
 
 import psycopg
 import pytest
+from redis import Redis
 
+from footplate.contract import keys
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Process, Processes
 from tests.support.redis_server import RedisServer
@@ -51,6 +53,23 @@ def test_another_control_takes_over_when_the_first_is_killed_but_not_while_froze
     assert sorted(system.losses(job)) == list(range(1, 121))
     assert not works(third), "two controls work at once"
     assert grants(system, job) == 1
+
+
+def test_a_service_that_waits_for_the_lock_reports_and_wakes_the_other_control(
+    processes: Processes, redis: RedisServer
+) -> None:
+    system = System(processes, redis, f"sqlite:///{processes.folder}/footplate.db")
+    active = system.start_service("all", "active")
+    active.until(lambda: works(active), within=30, what="the first service is control")
+    waiting = system.start_service("all", "waiting")
+    with Redis.from_url(redis.url) as client, client.pubsub(ignore_subscribe_messages=True) as channel:
+        channel.subscribe(keys.WAKE_CONTROL)
+        waiting.until(lambda: "control" not in system.get("/readyz")["degraded"], within=30, what="it reports control")
+
+        system.submit()
+
+        waiting.until(lambda: channel.get_message() is not None, within=10, what="it wakes the other one")
+    assert not works(waiting)
 
 
 @pytest.mark.postgres
