@@ -15,7 +15,7 @@ from tests.faults.off import turned_off
 from tests.support.processes import until
 from tests.support.s3_server import S3Server
 from tests.worker.test_shipping import SCRIPT, Attempt, offer_of
-from worker.attempt.artifact_sync import ArtifactSync, _files_of, _is_verified
+from worker.attempt.artifact_sync import _files_of, _is_verified
 
 Make = Callable[..., Attempt]
 
@@ -53,8 +53,11 @@ def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) 
             raise StoreUnreachable("the node's line is cut")
         RemoteStore.put(store, file, path)
 
+    def remove(path: str) -> None:
+        raise StoreUnreachable("the node's line is cut")
+
     monkeypatch.setattr(store, "put", put)
-    monkeypatch.setattr(ArtifactSync, "_remove_partial", lambda self, path: None)
+    monkeypatch.setattr(store, "remove", remove)
     return asked
 
 
