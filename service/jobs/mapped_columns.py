@@ -92,10 +92,13 @@ def uploads_of(conn: Connection, project: str, dataset: Component) -> list[FileR
 
     The transaction that writes the job reports the deleted file.
     """
+    names = uploaded_ids(dataset)
     try:
-        return [FILES.get(conn, project, file) for file in uploaded_ids(dataset)]
+        # Each file is read once, because its row has a long report, and a spec may name the file a thousand times.
+        files = {name: FILES.get(conn, project, name) for name in set(names)}
     except NotFound:
         return []
+    return [files[name] for name in names]
 
 
 def columns_of(conn: Connection, project: str, dataset: Component) -> set[str] | None:

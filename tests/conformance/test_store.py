@@ -16,15 +16,19 @@ from sqlalchemy.event import listen
 
 from footplate.contract.errors import IdempotencyMismatch, InvalidSpec, NotFound, PreconditionFailed, SettingsError
 from footplate.contract.events import Kind
-from footplate.contract.ids import JobId
+from footplate.contract.ids import FileId, JobId
 from footplate.contract.lifecycle import MOVES, JobState, Reason, StopMode
 from footplate.contract.messages import PROTOCOL, Gpu
+from footplate.contract.spec_parts import Component
 from service.jobs.amend import amend
 from service.jobs.delete import delete
+from service.jobs.mapped_columns import uploads_of
 from service.jobs.prune import DAY_MS, prune
 from service.store import attempts, checkpoints, events, job_list, jobs, migrate, nodes
+from service.store.content import FILES
 from service.store.database import Database
 from service.store.job_list import JobFilter, Sort
+from service.store.rows import FileRow
 from service.store.tables import dead_events
 from tests.conformance.acting import Stage
 from tests.support.many_jobs import copy_job
@@ -432,3 +436,16 @@ def test_jobs_are_counted_by_state(stage: Stage) -> None:
 
     assert stage.read(jobs.state_counts) == {"cancelled": 1, "queued": 2}
     assert stage.read(lambda conn: jobs.state_counts(conn, "theirs")) == {"queued": 1}
+
+
+def test_a_file_that_a_dataset_names_many_times_is_read_once(db: Database) -> None:
+    file = FileRow(
+        "default", FileId("file_" + "0" * 64 + ".jsonl"), "a" * 64, 10, "rows.jsonl", "jsonl", 1, None, 50, 0, "{}"
+    )
+    db.write_now(lambda conn: FILES.keep(conn, file, lambda: None))
+    dataset = Component(use="files/jsonl", args={"paths": [file.id] * 3})
+
+    first, *others = db.read_now(lambda conn: uploads_of(conn, "default", dataset))
+
+    assert len(others) == 2
+    assert all(other is first for other in others)
