@@ -111,9 +111,10 @@ class _Builder:
         """Calls a component, if any. Parameters before a `/`, as in (rows, processor, /), get the job's objects."""
         if component is None:
             return None
-        target = _installed(group, component)
+        # Missing files are reported before a part, such as a large model, is loaded for this component.
+        target, args = _installed(group, component), resolved(component.args, self.roots)
         parts = [more[name] if name in more else getattr(self, name) for name in _needed_parts(target)]
-        return target(*parts, **resolved(component.args, self.roots))
+        return target(*parts, **args)
 
     def batches(self, field: str, component: Component | None) -> Any:
         """Returns a dataset whose rows the Trainer can batch. Raises NotBuildable for one that evaluates itself."""
@@ -141,12 +142,14 @@ class _Builder:
     @cached_property
     def processor(self) -> Any:
         """The processor that the spec names, or else the tokenizer in the folder of the model's weights."""
-        component, path = self.spec.processor, self.spec.model.args.get("path") if self.spec.model else None
-        if component is None and isinstance(path, str) and path.startswith(ROOTS):
-            folder = Path(self.roots.resolve(path))
-            if any((folder / name).is_file() for name in TOKENIZER_FILES):
-                component = Component(use="hf/tokenizer", args={"path": path})
-        return self.make("processors", component)
+        if self.spec.processor is not None:
+            return self.make("processors", self.spec.processor)
+        path = self.spec.model.args.get("path") if self.spec.model else None
+        if not (isinstance(path, str) and path.startswith(ROOTS)):
+            return None
+        folder = Path(self.roots.resolve(path))
+        has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
+        return self.make("processors", Component(use="hf/tokenizer", args={"path": path})) if has_tokenizer else None
 
     @cached_property
     def model(self) -> Any:

@@ -219,10 +219,11 @@ def run(spec: JobSpec, order: Order, emit: Emit, end_program: Callable[[], None]
             _run_script(spec, spec.loop, order, emit, find)
         else:
             assert spec.loop is not None
+            # Missing files are reported before the user's module is imported.
+            job, args = Job(spec, order, emit, find), resolved(spec.loop.args, order.roots)
             install_if_asked()
             with refusing_a_second_model():
-                main = own_code.OwnComponent("loops", spec.loop.use).load()
-                returned = main(Job(spec, order, emit, find), **resolved(spec.loop.args, order.roots))
+                returned = own_code.OwnComponent("loops", spec.loop.use).load()(job, **args)
     except SystemExit as error:
         # sys.exit(0) is treated as a return. After SIGTERM, every exit code is treated as a stop.
         if error.code not in (None, 0) and not emit.was_terminated:

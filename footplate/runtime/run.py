@@ -287,10 +287,11 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
         if order.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             if predicted is not None:
-                arrays = [predicted.predictions, predicted.label_ids]
+                outputs, labels = predicted.predictions, predicted.label_ids
                 if getattr(trainer.args, "predict_with_generate", False):
-                    arrays = [predictions.as_texts(tokens, trainer.processing_class) for tokens in arrays]
-                predictions.write(folder, *arrays)
+                    outputs = predictions.as_texts(outputs, trainer.processing_class)
+                    labels = predictions.as_texts(labels, trainer.processing_class)
+                predictions.write(folder, outputs, labels)
             for name, content in (("spec.json", spec.as_json()), ("metrics.json", metrics)):
                 (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:

@@ -81,8 +81,9 @@ class StartingPoint:
 
 def load_checkpoint(spec: JobSpec, trainer: Trainer, order: Order, emit: Emit) -> None:
     """Loads the checkpoint of a job that does not train. The spec names the checkpoint in `resume_from`."""
-    if start := emit.peers.from_main(lambda: find_starting_point(spec, order, emit)):
-        start.load(trainer, emit.note)
+    start = emit.peers.from_main(lambda: find_starting_point(spec, order, emit))
+    assert start is not None
+    start.load(trainer, emit.note)
 
 
 def find_starting_point(spec: JobSpec, order: Order, emit: Emit) -> StartingPoint | None:

@@ -12,11 +12,14 @@ import pytest
 from footplate.components import hf_models, toy
 from footplate.contract.components import Catalogue
 from footplate.contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
+from footplate.contract.host.bundle_files import Bundle
 from footplate.contract.host.file_roots import Roots
+from footplate.runtime import own_code
 from footplate.runtime.build import build
 from footplate.runtime.catalogue import describe
 from tests.contract.specs import problems_of
 from tests.support.factories import make_spec
+from tests.support.own_code import close_bundle
 
 
 @pytest.fixture
@@ -180,3 +183,20 @@ def test_the_users_own_trainer_gets_its_arguments_with_resolved_paths(roots: Roo
 
     assert parts.make_trainer is None
     assert parts.trainer_args == {"alpha": 0.5, "path": str(roots.data / "a.jsonl")}
+
+
+def test_a_missing_file_of_the_users_dataset_is_refused_before_the_model_is_loaded(
+    roots: Roots, tmp_path: Path
+) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "my.py").write_text(
+        "def load(): raise AssertionError('the model is loaded')\ndef rows(model, /, *, path): return []\n"
+    )
+    data = {"use": "my:rows", "args": {"path": "data://missing.jsonl"}}
+    own_code.use(Bundle("0" * 64, folder, ("my.py",)))
+    try:
+        with pytest.raises(DatasetError, match="is not on this node"):
+            build(make_spec(model="my:load", data=data, code={"bundle": "0" * 64}), roots)
+    finally:
+        close_bundle()

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from footplate.contract.errors import OwnCodeError
+from footplate.contract.errors import DatasetError, OwnCodeError
 from footplate.contract.events import Ending
 from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.contract.host.launch import TERMINATED_AT, Order
@@ -186,6 +186,20 @@ def test_a_missing_loop_or_a_loop_without_a_parameter_is_refused(attempt: Attemp
             with pytest.raises(OwnCodeError) as failed:
                 own_loop.run(spec, attempt.order, attempt.emit, lambda: None)
             assert said in f"{failed.value.message} {failed.value.hint}"
+    finally:
+        close_bundle()
+
+
+def test_a_missing_file_is_refused_before_the_module_of_an_own_loop_is_imported(
+    attempt: Attempt, tmp_path: Path
+) -> None:
+    (tmp_path / "my.py").write_text("raise AssertionError('the module is imported')\n")
+    loop = {"use": "my:main", "args": {"rows": "data://missing.csv"}}
+    spec = JobSpec.parse({"loop": loop, "code": {"bundle": "0" * 64}})
+    own_code.use(Bundle("0" * 64, tmp_path, ("my.py",)))
+    try:
+        with pytest.raises(DatasetError, match="is not on this node"):
+            own_loop.run(spec, attempt.order, attempt.emit, lambda: None)
     finally:
         close_bundle()
 
