@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from footplate.cli.context import (
     show,
 )
 from footplate.cli.text import age, clean, print_json, print_lines, print_message, size, table
+from footplate.errors import NotFound
 from footplate.sdk.row_reports import COLUMN_HEADS, column_cells, headline, problems
 
 if TYPE_CHECKING:
@@ -172,7 +173,10 @@ def _transferring(options: Options) -> Iterator[Client]:
 
 def run_export(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
-    checkpoint = job.checkpoints.get(options.checkpoint).id if options.checkpoint else None
+    checkpoint = options.checkpoint
+    if checkpoint:
+        with suppress(NotFound):  # Of a session, the service exports a checkpoint of the job that it serves.
+            checkpoint = job.checkpoints.get(checkpoint).id
     folder = Path(options.output or f"{job.id}-export")
     kind = "merged export" if options.merge else "export"
     _mark(folder, f"the {kind} of {checkpoint or 'the final model'} of {job.id}", job.id)

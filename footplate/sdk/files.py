@@ -31,8 +31,12 @@ from footplate.sdk.wire import OpenAnswer, Wire
 
 log = logging.getLogger("footplate.client")
 READ_SECONDS = 60.0
-MACHINE = f"{crc32(platform.node().encode()):08x}"
-"""This machine in the names of temporary files, because a pid says nothing on another one that has the folder, too."""
+try:
+    _PIDS = os.readlink("/proc/self/ns/pid")
+except OSError:  # Only Linux has it.
+    _PIDS = ""
+MACHINE = f"{crc32(f'{platform.node()} {_PIDS}'.encode()):08x}"
+"""This machine or container in the names of temporary files, because a pid says nothing outside of it."""
 HASHED_BYTES = 8 * 1024 * 1024
 """The number of bytes that are hashed at once. Other tasks of the event loop run in between."""
 

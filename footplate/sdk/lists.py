@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Generic, TypeVar, overload
 
 from footplate.sdk.notebook import optional
@@ -36,18 +36,15 @@ class Table(list[T]):
 
 
 class Listing(Sequence[T], Generic[T]):
-    """A list that loads its pages as they are needed. `len()` and negative indices load all of them.
-
-    A loop is that of Sequence, which counts from index 0.
-    """
+    """A list that loads its pages as they are needed. `len()` and negative indices load all of them."""
 
     def __init__(self, items: Iterator[T], html: Callable[[Sequence[T]], str]) -> None:
         self._items, self._html = items, html
         self._loaded, self._next = list[T](), 0
 
-    def _load(self, count: int | None) -> None:
-        """Loads the first `count` items, or all items if `count` is None."""
-        missing_count = None if count is None else count - len(self._loaded)
+    def _load(self, needed: int | None) -> None:
+        """Loads the first `needed` items, or all items if `needed` is None."""
+        missing_count = None if needed is None else needed - len(self._loaded)
         if missing_count is None or missing_count > 0:
             self._loaded.extend(islice(self._items, missing_count))
 
@@ -71,6 +68,14 @@ class Listing(Sequence[T], Generic[T]):
     def __bool__(self) -> bool:
         self._load(1)
         return bool(self._loaded)
+
+    def __iter__(self) -> Iterator[T]:
+        # Sequence's own loop would take an IndexError of a request for the end of the list.
+        for index in count():
+            self._load(index + 1)
+            if index == len(self._loaded):
+                return
+            yield self._loaded[index]
 
     def __next__(self) -> T:
         """Returns the next item of the list. `next(client.jobs.list())` is the newest job."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from footplate.errors import NotFound
-from footplate.sdk.follow import follow
+from footplate.sdk.client import Operations
 from footplate.sdk.follow_many import MOST_NAMED, EventPositions
 from footplate.sdk.wire import Wire
 from tests.client.fake_wire import FakeAnswer, FakeWire, Socket, event
@@ -26,16 +26,12 @@ def answer(*frames: dict[str, object]) -> FakeAnswer:
     return FakeAnswer(*[socket.frame(frame) for frame in frames])
 
 
-def positions(*jobs: str, tag: str | None = None) -> EventPositions:
-    return EventPositions(dict.fromkeys(jobs, 0), {"tag": tag}, follows_more=tag is not None)
-
-
 EventNumbers = list[tuple[str, int]]
 
 
-async def read(wire: Wire, position: EventPositions, frames: EventNumbers | None = None) -> EventNumbers:
+async def read(wire: Wire, *jobs: str, tag: str | None = None, frames: EventNumbers | None = None) -> EventNumbers:
     frames = [] if frames is None else frames
-    async for frame in follow(wire, "/stream", position):
+    async for frame in Operations(wire, "http://service.invalid", 600.0).stream(jobs or None, tag=tag):
         frames.append((frame.job, frame.no))
     return frames
 
@@ -46,7 +42,7 @@ async def test_a_stream_of_jobs_reconnects_after_each_jobs_last_event() -> None:
         answer(events_of(B, 2), {"job": B, "caught_up": 2}, end_of(B, 2)),
     )
 
-    assert await read(wire, positions(A, B)) == [(A, 1), (A, 2), (B, 1), (B, 2)]
+    assert await read(wire, A, B) == [(A, 1), (A, 2), (B, 1), (B, 2)]
     assert [request.url.params["jobs"] for request in wire.requests] == [f"{A},{B}", f"{B}:1"]
 
 
@@ -59,7 +55,7 @@ async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() ->
 
     numbers: EventNumbers = []
     with pytest.raises(NotFound):
-        await read(wire, positions(tag="mine"), numbers)
+        await read(wire, tag="mine", frames=numbers)
 
     assert numbers == [(A, 1), (B, 1), (B, 2), (A, 2), (B, 3)]
     assert [dict(request.url.params) for request in wire.requests[:2]] == [
@@ -69,8 +65,8 @@ async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() ->
 
 
 def test_a_stream_url_of_too_many_jobs_names_only_the_jobs_with_the_most_events() -> None:
-    position = positions(tag="mine")
-    position.cursors = {f"job_{number:032x}": number + 1 for number in range(1000)}
+    cursors = {f"job_{number:032x}": number + 1 for number in range(1000)}
+    position = EventPositions(cursors, {"tag": "mine"}, follows_more=True)
 
     named_jobs = position.params["jobs"].split(",")
 

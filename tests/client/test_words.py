@@ -485,6 +485,26 @@ def test_an_interrupted_download_marks_its_folder_for_its_own_files_alone(
         assert f"{JOB['id']}" in capsys.readouterr().err
 
 
+def test_an_export_of_a_session_names_the_checkpoint_of_the_job_that_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if "checkpoints" in request.url.path:
+            problem = {"code": "not_found", "title": "Not found", "status": 404, "detail": "has no checkpoint yet"}
+            return httpx2.Response(404, json=problem)
+        if request.url.path.endswith("/export"):
+            bodies.append(json.loads(request.content))
+            raise KeyboardInterrupt
+        return httpx2.Response(200, json=JOB)
+
+    answer_requests(monkeypatch, "files", answer)
+
+    assert main(["export", str(JOB["id"]), "--checkpoint", "best", "-o", str(tmp_path / "out")]) == 130
+    assert bodies == [{"checkpoint": "best", "merge": False}]
+
+
 def test_a_download_of_a_file_that_does_not_exist_makes_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
