@@ -142,7 +142,7 @@ class Counts:
             value, more = getattr(self, counter.name), getattr(other, counter.name)
             if isinstance(value, Counter):
                 value.update(more)
-            else:
+            elif more:
                 setattr(self, counter.name, value + more)
 
     def numbers(self) -> dict[str, int]:

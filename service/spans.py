@@ -186,16 +186,16 @@ class JobSpans:
         self.changed -= changed
         self._sent_at = {key: at for key, at in self._sent_at.items() if at >= self._since}
         for row in ended:
-            if (row.job, row.attempt) not in self._sent_at:
-                self._sent_at[row.job, row.attempt] = row.ended_at
+            if (row.job_id, row.attempt) not in self._sent_at:
+                self._sent_at[row.job_id, row.attempt] = row.ended_at
                 self._send(row)
 
     def _send(self, row: EndedAttempt) -> None:
-        if (parts := parts_of(of_attempt(row.traceparent, row.job, row.attempt))) is None:
+        if (parts := parts_of(of_attempt(row.traceparent, row.job_id, row.attempt))) is None:
             return
         context = _PROPAGATOR.extract({"traceparent": row.traceparent})
         about: dict[str, Any] = {
-            "footplate.job": row.job,
+            "footplate.job": row.job_id,
             "footplate.project": row.project,
             "footplate.attempt": row.attempt,
             "footplate.nodes": row.nodes,

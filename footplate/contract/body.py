@@ -187,7 +187,8 @@ def _plain_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Pro
 
 
 def _string_problems(text: str, path: tuple[str | int, ...], *, is_key: bool = False) -> list[Problem]:
-    has_nul, has_surrogate, is_long = "\0" in text, _SURROGATE.search(text), is_key and len(text) > MAX_KEY
+    has_nul, is_long = "\0" in text, is_key and len(text) > MAX_KEY
+    has_surrogate = not text.isascii() and _SURROGATE.search(text) is not None
     if not (has_nul or has_surrogate or is_long):
         return []
     pointer, subject = pointer_to(*path), f"the key {_short(ascii(text[:MAX_KEY]))}" if is_key else "the string"

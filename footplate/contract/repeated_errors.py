@@ -47,8 +47,9 @@ class ErrorLog:
         if now >= outage.next_log_at:
             outage.wait = min(outage.wait * 2, LONGEST_SECONDS)
             outage.next_log_at = now + outage.wait
-            since = (now - outage.since, outage.count)
-            self._log.warning(f"%s still {sentence} (for %.0f s, %d times)", self._who, *details, *since)
+            self._log.warning(
+                f"%s still {sentence} (for %.0f s, %d times)", self._who, *details, now - outage.since, outage.count
+            )
 
     def went_well(self) -> None:
         """Logs the end of the outage after WELL_SECONDS without an error. Call this after each successful turn."""

@@ -51,18 +51,26 @@ class Format:
     idle: bytes = b""
 
 
+def _events_frame(rows: Sequence[EventRow]) -> bytes:
+    return text_frame(f'{{"events":[{",".join([row.as_json() for row in rows])}]}}'.encode())
+
+
+def _metric_frames(rows: Sequence[EventRow]) -> bytes:
+    return b"".join(text_frame(flat(row).encode()) for row in rows)
+
+
+def _event_messages(rows: Sequence[EventRow]) -> bytes:
+    return "".join(f"id: {row.no}\ndata: {row.as_json()}\n\n" for row in rows).encode()
+
+
 FRAMES = Format(
-    render=lambda rows: text_frame(f'{{"events":[{",".join([row.as_json() for row in rows])}]}}'.encode()),
+    render=_events_frame,
     caught_up=lambda no: text_frame(b'{"caught_up":%d}' % no),
     end=lambda state, last: text_frame(f'{{"end":"{state}","last":{last}}}'.encode()),
 )
-METRICS = Format(
-    render=lambda rows: b"".join(text_frame(flat(row).encode()) for row in rows),
-    caught_up=lambda no: b"",
-    end=lambda state, last: b"",
-)
+METRICS = Format(render=_metric_frames, caught_up=lambda no: b"", end=lambda state, last: b"")
 MESSAGES = Format(
-    render=lambda rows: "".join(f"id: {row.no}\ndata: {row.as_json()}\n\n" for row in rows).encode(),
+    render=_event_messages,
     caught_up=lambda no: b'event: caught_up\ndata: {"caught_up":%d}\n\n' % no,
     end=lambda state, last: f'event: end\nid: {last}\ndata: {{"end":"{state}","last":{last}}}\n\n'.encode(),
     idle=b": still here\n\n",

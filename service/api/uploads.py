@@ -114,11 +114,13 @@ async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callabl
 
 async def remover(store: Store, path: str) -> Callable[[], None]:
     """Returns a function that deletes a file inside a transaction. Both raise CannotKeep if the store is unwritable."""
-    if not isinstance(store, RemoteStore):
-        return _store_errors()(partial((store / path).unlink, missing_ok=True))
-    if (why := await asyncio.to_thread(store.trouble)) is not None:
-        raise CannotKeep(f"the artifact store cannot delete files now: {why}")
-    return _store_errors()(partial(store.remove_file, path))
+    if isinstance(store, RemoteStore):
+        if (why := await asyncio.to_thread(store.trouble)) is not None:
+            raise CannotKeep(f"the artifact store cannot delete files now: {why}")
+        remove = partial(store.remove_file, path)
+    else:
+        remove = partial((store / path).unlink, missing_ok=True)
+    return _store_errors()(remove)
 
 
 def body_of(request: Request, limit: int, too_large: Callable[[], Exception]) -> AsyncIterator[bytes]:

@@ -180,9 +180,11 @@ class _ActiveJob:
 
         Such an attempt's supervisor hangs, because a working supervisor would have reported that the training hangs.
         """
-        stall_limit = json.loads(self.job.spec).get("resources", {}).get("stall_limit")
         waited = self._elapsed(("start", self.job.id, self.job.attempt))
-        return waited > max(self.settings.start_seconds, float(stall_limit or 0))
+        if waited <= self.settings.start_seconds:
+            return False
+        stall_limit = json.loads(self.job.spec).get("resources", {}).get("stall_limit")
+        return waited > float(stall_limit or 0)
 
     def _overran_its_stop(self) -> bool:
         self.used.add(_stop_key(self.job))

@@ -101,8 +101,10 @@ def _mapped(row: dict[str, Any], maps: Sequence[Component]) -> dict[str, Any]:
 def no_row_to_train_on(conn: Connection, spec: JobSpec) -> list[Problem]:
     """Returns a problem if the split leaves no row to train on. Returns [] if the number of rows is not known."""
     split, train = spec.data.split, spec.data.train
-    rows = None if split is None or train is None else _row_count(conn, spec.project, train)
-    problem = None if split is None or rows is None else split.problem(rows)
+    if split is None or train is None:
+        return []
+    rows = _row_count(conn, spec.project, train)
+    problem = None if rows is None else split.problem(rows)
     return [] if problem is None else [problem]
 
 

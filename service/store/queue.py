@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Row,
     Select,
     and_,
     bindparam,
@@ -157,7 +158,7 @@ def in_chunks(
     """Yields the rows after a position. Reads `most` of them at first, then more each time, up to `limit`."""
     priority, queued_at, job_id = -position.urgency, position.queued_at, position.id
     while True:
-        rows: list[Sequence[Any]] = []
+        rows: list[Row[Any]] = []
         for statement in statements:
             here = {"priority": priority, "queued_at": queued_at, "id": job_id, "most": most - len(rows)}
             rows += conn.execute(statement, {**here, **values})
@@ -166,7 +167,8 @@ def in_chunks(
         yield from rows
         if len(rows) < most:
             return
-        (job_id, priority, queued_at, *_), most = rows[-1], min(4 * most, limit)
+        last, most = rows[-1], min(4 * most, limit)
+        priority, queued_at, job_id = last.priority, last.queued_at, last.id
 
 
 # When delayed jobs become ready ---------------------------------------------------------------------------------------

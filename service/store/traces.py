@@ -20,7 +20,7 @@ class EndedAttempt:
     nodes: list[str]
     error: str | None
     """The code of the error."""
-    job: JobId
+    job_id: JobId
     project: str
     attempt: int
     waits_since: int
@@ -44,8 +44,8 @@ _BEFORE = (
 _ENDED = (
     select(
         events.c.data, attempts.c.error, attempts.c.job_id, jobs.c.project, attempts.c.attempt,
-        func.coalesce(_BEFORE, jobs.c.created_at), attempts.c.placed_at, attempts.c.claimed_at, attempts.c.running_at,
-        attempts.c.ended_at, attempts.c.ending, attempts.c.reason,
+        func.coalesce(_BEFORE, jobs.c.created_at).label("waits_since"), attempts.c.placed_at, attempts.c.claimed_at,
+        attempts.c.running_at, attempts.c.ended_at, attempts.c.ending, attempts.c.reason,
     )
     .join(jobs, jobs.c.id == attempts.c.job_id)
     .join(events, (events.c.job_id == attempts.c.job_id) & (events.c.no == 1))
@@ -69,9 +69,12 @@ def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ende
     """Returns the attempts of these jobs that ended at `since` or later, if the job's first event has a traceparent."""
     query = _ENDED.where(attempts.c.job_id.in_(sorted(job_ids)), attempts.c.ended_at >= since)
     rows = []
-    for data, error, *values in conn.execute(query).all():
+    for row in conn.execute(query).mappings().all():
+        values = dict(row)
+        data, error = values.pop("data"), values.pop("error")
         if traceparent := json.loads(data).get("traceparent"):
             code = json.loads(error).get("code") if error else None
-            here = {"job_id": values[0], "attempt": values[2]}
-            rows.append(EndedAttempt(traceparent, list(conn.execute(_NODES, here).scalars()), code, *values))
+            here = {"job_id": row["job_id"], "attempt": row["attempt"]}
+            names = list(conn.execute(_NODES, here).scalars())
+            rows.append(EndedAttempt(traceparent=traceparent, nodes=names, error=code, **values))
     return rows

@@ -129,6 +129,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         settings, node, grant = self.settings, self.node, self.grant
+        # These stay empty if the spec cannot be parsed. The attempt then ends before its first step.
         self.spec, self.environment = JobSpec(), {}
         rights, env_allowed = node.rights, settings.env_allowed
         try:

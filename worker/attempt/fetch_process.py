@@ -95,12 +95,16 @@ def main() -> None:
                 send(here=stores.fetch_pinned(repository.place, commit).model_dump())
             else:
                 send(here=download(repository, commit, order.cache).model_dump())
+    except NotFetched as error:
+        send_failed(error)
     except Exception as error:
-        place = repository.place
-        if is_url(place) and not isinstance(error, NotFetched):
+        if is_url(repository.place):
             raise
-        failed = error if isinstance(error, NotFetched) else failure_of(error, hub_name(place), place)
-        send(failed={"code": failed.code, "message": failed.message, "hint": failed.hint})
+        send_failed(failure_of(error, hub_name(repository.place), repository.place))
+
+
+def send_failed(error: NotFetched) -> None:
+    send(failed={"code": error.code, "message": error.message, "hint": error.hint})
 
 
 def send(**line: Any) -> None:

@@ -106,7 +106,8 @@ async def list_files(
 async def get_file(request: Request, file: FilePath) -> FileObject:
     services = services_of(request)
     if (owner := _owner_of_results(file)) is not None:
-        return (await _results(services, owner))[0]
+        results, _ = await _results(services, owner)
+        return results
     return from_job.file(await file_row(services, file))
 
 
@@ -114,7 +115,8 @@ async def get_file(request: Request, file: FilePath) -> FileObject:
 async def get_file_content(request: Request, file: FilePath) -> Response:
     services = services_of(request)
     if (owner := _owner_of_results(file)) is not None:
-        return Response((await _results(services, owner))[1], media_type="text/csv")
+        _, table = await _results(services, owner)
+        return Response(table, media_type="text/csv")
     row = await file_row(services, file)
     content = await asyncio.to_thread(content_of, services, row)
     return download(request, content, row.name, sha256=row.sha256)

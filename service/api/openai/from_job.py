@@ -253,7 +253,8 @@ def _estimate(row: JobRow, now_ms: int) -> int | None:
 
 
 def _tokens(row: JobRow) -> int | None:
-    metrics, names = loads(row.metrics) or {}, _TOKENS[row.attempt > 1 :]
+    metrics = loads(row.metrics) or {}
+    names = _TOKENS if row.attempt <= 1 else _TOKENS[1:]
     return next((int(metrics[name]) for name in names if isinstance(metrics.get(name), int | float)), None)
 
 

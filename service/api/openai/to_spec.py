@@ -188,13 +188,17 @@ def translate(
         document["code"] = {"bundle": sha256(bundle).hexdigest()}
         document["trainer"] = {"use": recipe.trainer, "args": {"reward_funcs": [REWARD]}}
     stated_fields = method.model_dump(mode="json", exclude={"hyperparameters"})
-    fine_tune = {
+    resolved_method = {"type": kind, kind: {**stated_fields, "hyperparameters": resolved_values}}
+    return TranslatedRequest(document, _fine_tune(body, base, resolved_method), bundle)
+
+
+def _fine_tune(body: NewFineTuningJob, base: Base, method: Json) -> Json:
+    return {
         "model": base.name,
         "suffix": body.suffix,
-        "method": {"type": kind, kind: {**stated_fields, "hyperparameters": resolved_values}},
+        "method": method,
         "integrations": [item.model_dump(mode="json") for item in body.integrations or ()],
     }
-    return TranslatedRequest(document, fine_tune, bundle)
 
 
 def in_the_request(problems: Iterable[Problem], body: NewFineTuningJob) -> list[Problem]:
@@ -247,12 +251,11 @@ def _method(body: NewFineTuningJob) -> tuple[str, Supervised | Dpo | Reinforceme
         if name != kind and getattr(body.method, name) is not None:
             detail = f"cannot be used, because method.type is {kind!r}"
             raise _refused(f"method/{name}", "not_its_type", detail, "leave it out")
-    if (method := getattr(body.method, kind)) is not None:
-        return kind, method
-    if kind == "reinforcement":
+    method = getattr(body.method, kind)
+    if kind == "reinforcement" and method is None:
         detail, hint = "is missing, and method.type is 'reinforcement'", "add method.reinforcement with a grader"
         raise _refused("method/reinforcement", "missing", detail, hint)
-    return kind, Dpo() if kind == "dpo" else Supervised()
+    return kind, method or (Dpo() if kind == "dpo" else Supervised())
 
 
 def _require_format(method: str, recipe: Recipe, file: TuningFile, parameter: str) -> None:

@@ -179,7 +179,8 @@ def _pending(
     With `or_completed`, the upload may also be complete, so that its completion can be repeated.
     """
     row = uploads.get(conn, project, upload, hold=hold)
-    if (status := _status(row)) not in (uploads.PENDING, uploads.COMPLETED if or_completed else None):
+    usable = {uploads.PENDING, uploads.COMPLETED} if or_completed else {uploads.PENDING}
+    if (status := _status(row)) not in usable:
         raise _ended(row, status)
     return row
 
