@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
@@ -1037,6 +1038,7 @@ async def test_a_key_that_may_only_read_gets_no_button_that_changes_anything(
     job, worker = trained(api, [{"loss": 1.0}], name="running")
     worker.checkpoints(1, metrics={"loss": 1.0})
     reader = await a_key(api, "*", ["read"])
+    await page.clock.install()
     await page.goto(f"{api.url}/#/jobs/{job}?tab=checkpoints")
     await page.get_by_label("Key").fill(reader["key"])
     await page.get_by_role("button", name="Log in").click()
@@ -1056,6 +1058,11 @@ async def test_a_key_that_may_only_read_gets_no_button_that_changes_anything(
     await page.goto(f"{api.url}/#/cluster")
     await expect(page.get_by_role("region", name="Nodes")).to_contain_text("slot")
     await expect(page.locator("main").get_by_role("button")).to_have_count(0)
+    paths: set[str] = set()
+    page.on("request", lambda request: paths.add(urlsplit(request.url).path))
+    async with page.expect_request("**/nodes"):
+        await page.clock.fast_forward(31_000)
+    assert not paths & {"/keys", "/webhooks"}
 
 
 async def test_an_administrator_tries_and_deletes_a_webhook_and_a_key(
