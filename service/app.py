@@ -86,38 +86,12 @@ def routes() -> FastAPI:
         telemetry=NO_TELEMETRY,
     )  # fmt: skip
     # The busiest routes come first, because routes are tried in order.
-    for part in (
-        jobs,
-        verbs,
-        bulk,
-        forks,
-        history,
-        curves,
-        stream,
-        stream_many,
-        listing,
-        checkpoints,
-        outputs,
-        predict,
-        completions,
-        exports,
-        external,
-        bundles,
-        files,
-        nodes,
-        queue,
-        keys,
-        webhooks,
-        system,
-        openapi,
-        dashboard,
-        openai_jobs,
-        graders,
-        openai_files,
-        openai_uploads,
-        openai_webhooks,
-        model_list,
-    ):
+    parts = (
+        jobs, verbs, bulk, forks, history, curves, stream, stream_many, listing, checkpoints, outputs, predict,
+        completions, exports, external, bundles, files, nodes, queue, keys, webhooks, system, openapi, dashboard,
+        openai_jobs, graders, openai_files, openai_uploads, openai_webhooks, model_list,
+    )  # fmt: skip
+    for part in parts:
         # The routes are added without `include_router`, because an included router doubles the cost of matching.
         app.router.routes.extend(part.router.routes)
     return app
