@@ -15,18 +15,21 @@ from footplate.contract.machine import STRATEGIES
 Schema = dict[str, Any]
 
 
-def with_short_forms(schema: Schema) -> Schema:
-    """Returns the schema of the long form with the short forms added, without the fields that the server sets."""
+def with_short_forms(schema: Schema, reference: str) -> Schema:
+    """Returns the schema of the long form with the short forms added, without the fields that the server sets.
+
+    `reference` is the form of the schema's pointers to its definitions.
+    """
     definitions: dict[str, Schema] = schema["$defs"]
     training = definitions["TrainingArguments"]
     training["properties"] = _training(training["properties"])
     # `GET /components` describes the arguments of library trainers. For other trainers, unknown arguments are refused.
     training["additionalProperties"] = {"description": "An argument of the library's trainer that the spec names."}
     alone = {"type": "string", "description": "The name alone, without arguments."}
-    _also(definitions, "Component", alone)
-    _also(definitions, "Schedule", alone)
+    _also(definitions, reference, "Component", alone)
+    _also(definitions, reference, "Schedule", alone)
     train = {"type": "string", "description": "The training set: a component's name, or the path of a file."}
-    _also(definitions, "Data", train, {"$ref": "#/$defs/ComponentObject"})
+    _also(definitions, reference, "Data", train, {"$ref": reference.format(model="ComponentObject")})
     fields = definitions["Resources"]["properties"]
     by_name = [
         name
@@ -75,7 +78,7 @@ def standard(schema: Any) -> Any:
     return {names.get(name, name): standard(value) for name, value in schema.items()}
 
 
-def _also(definitions: dict[str, Schema], name: str, *short: Schema) -> None:
-    long = definitions[name]
-    definitions[name + "Object"] = long
-    definitions[name] = {"anyOf": [*short, {"$ref": f"#/$defs/{name}Object"}], "description": long["description"]}
+def _also(definitions: dict[str, Schema], reference: str, name: str, *short: Schema) -> None:
+    long, moved = definitions[name], f"{name}Object"
+    forms = [*short, {"$ref": reference.format(model=moved)}]
+    definitions |= {moved: long, name: {"anyOf": forms, "description": long["description"]}}

@@ -286,9 +286,12 @@ _STAND_INS: dict[Path, dict[str, Any]] = {
 """The value that replaces a wrong entry of each of these lists, so that the other entries keep their indexes."""
 
 
-def job_schema() -> dict[str, Any]:
-    """Returns the JSON Schema of a job spec, with every field's meaning, the short forms and the training arguments."""
-    return with_short_forms(JobSpec.model_json_schema())
+def job_schema(reference: str = "#/$defs/{model}") -> dict[str, Any]:
+    """Returns the JSON Schema of a job spec, with every field's meaning, the short forms and the training arguments.
+
+    `reference` is the form of a pointer to one of its definitions.
+    """
+    return with_short_forms(JobSpec.model_json_schema(ref_template=reference), reference)
 
 
 _TAGGED = {("data", "eval"): 2, ("resources", "strategy"): 2, ("loop",): 1}

@@ -151,8 +151,8 @@ def describe(app: FastAPI) -> Json:
     shared = document["components"]
     for name in ("HTTPValidationError", "ValidationError"):
         shared["schemas"].pop(name, None)
-    _add_schema(shared["schemas"], "JobSpec", job_schema())
     reference = "#/components/schemas/{model}"
+    _add_schema(shared["schemas"], "JobSpec", job_schema(reference))
     _add_schema(shared["schemas"], "Problem", ProblemDocument.model_json_schema(ref_template=reference))
     shared["responses"] = {name: _failure(meaning, answer) for name, meaning, answer in _failures().values()}
     shared["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -271,16 +271,4 @@ def _add_schema(schemas: Json, name: str, schema: Json) -> None:
     schema.pop("$schema", None)
     schema.pop("$id", None)
     for schema_name, value in {**definitions, name: schema}.items():
-        schemas.setdefault(schema_name, _moved(value))
-
-
-def _moved(value: Any) -> Any:
-    """Returns the schema with its pointers into `$defs` pointing into the document's components.
-
-    Pointers are the values of `$ref` and of a discriminator's mapping."""
-    if isinstance(value, str):
-        prefix = "#/$defs/"
-        return f"#/components/schemas/{value.removeprefix(prefix)}" if value.startswith(prefix) else value
-    if isinstance(value, dict):
-        return {key: _moved(item) for key, item in value.items()}
-    return [_moved(item) for item in value] if isinstance(value, list) else value
+        schemas.setdefault(schema_name, value)
