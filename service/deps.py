@@ -215,7 +215,7 @@ class StrictRoute(APIRoute):
             try:
                 return await handler(request)
             except RequestValidationError as error:
-                raise invalid_query(error.errors(), names) from error
+                raise invalid_query(error.errors()) from error
 
         return strict
 

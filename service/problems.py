@@ -207,19 +207,14 @@ def require_known(parameter: str, code: str, names: Iterable[str], known_names: 
         raise InvalidQuery(problems)
 
 
-def invalid_query(errors: Sequence[Any], names: Sequence[str]) -> InvalidQuery:
-    """Converts pydantic's errors about query or path parameters. `names` are the parameters of the address."""
-    return InvalidQuery([_query_problem(error, names) for error in errors])
-
-
-def _query_problem(error: Any, names: Sequence[str]) -> Problem:
-    where = [str(part) for part in error["loc"]]
-    pointer = pointer_to(*where)
-    if error["type"] == "extra_forbidden":
-        hint = did_you_mean(where[-1], names) or f"known: {', '.join(names) or 'none'}"
-        return Problem(pointer, "unknown_parameter", f"no query parameter named {where[-1]!r} here", hint)
-    explained = explain.problem(pointer, error["type"], error.get("ctx", {}), error["input"], error["msg"])
-    return Problem(pointer, "invalid_parameter", explained.detail, explained.hint)
+def invalid_query(errors: Iterable[Any]) -> InvalidQuery:
+    """Converts pydantic's errors about query or path parameters."""
+    problems = []
+    for error in errors:
+        pointer = pointer_to(*map(str, error["loc"]))
+        explained = explain.problem(pointer, error["type"], error.get("ctx", {}), error["input"], error["msg"])
+        problems.append(Problem(pointer, "invalid_parameter", explained.detail, explained.hint))
+    return InvalidQuery(problems)
 
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
