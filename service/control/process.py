@@ -37,11 +37,10 @@ class Control:
         db: Database,
         settings: ServiceSettings,
         on_events: Callable[[Collection[JobId]], None] = lambda _: None,
-        duties: Collection[Duty] = DUTIES,
     ) -> None:
         self.is_active = False
         """True while this process holds the lock and works."""
-        self._settings, self._duties = settings, duties
+        self._settings = settings
         self._checked_at = float("-inf")
         self._state = ControlState(db, settings, ControlIo(settings.redis), on_events, self._is_alone)
         self._lock = control_lock(settings.database_url)
@@ -55,10 +54,6 @@ class Control:
     async def numbers(self) -> dict[str, int] | None:
         """Returns all counters for display, or None while another control process works."""
         return self._state.numbers() if self.is_active else None
-
-    @property
-    def redis_ok(self) -> bool:
-        return self._state.redis_ok
 
     async def run(self) -> None:
         """Waits for the lock and works while holding the lock, until `close`."""
@@ -90,7 +85,7 @@ class Control:
         )
         self._state.begin()
         self.is_active = True
-        tasks = [asyncio.create_task(self._repeat(duty)) for duty in self._duties]
+        tasks = [asyncio.create_task(self._repeat(duty)) for duty in DUTIES]
         try:
             while not self._closing.is_set():
                 if not await self._check(self._lock.is_held):

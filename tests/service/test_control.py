@@ -340,7 +340,7 @@ async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
             swallowed.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(worker.control, "_duties", (*DUTIES, Duty(stubborn)))
+    monkeypatch.setattr("service.control.process.DUTIES", (*DUTIES, Duty(stubborn)))
     for _ in range(2):
         await restart_control(worker)
 
@@ -365,7 +365,7 @@ async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
         asked.set()
         return answered.wait(300)
 
-    monkeypatch.setattr(worker.control, "_duties", (*DUTIES, Duty(refuses)))
+    monkeypatch.setattr("service.control.process.DUTIES", (*DUTIES, Duty(refuses)))
     await restart_control(worker)
     monkeypatch.setattr(worker.control._lock, "is_held", slow)
     await until_async(asked.is_set, within=10, what="control checks its lock")
