@@ -154,12 +154,12 @@ def _checkpoint_folders(store: Store, folder: str) -> list[str]:
     return sorted(f"{folder}/{name}" for name in names if name.startswith("checkpoint-"))
 
 
-def prune_folders(artifacts: Store, older_than_seconds: float = TEMPORARY_SECONDS) -> list[Path]:
+def prune_folders(artifacts: Store) -> list[Path]:
     """Deletes temporary folders that interrupted saves have left, and returns them. No link is followed."""
     if isinstance(artifacts, RemoteStore):
         # A bucket has no temporary folders, because nodes upload only complete checkpoints.
         return []
-    horizon = time.time() - older_than_seconds
+    horizon = time.time() - TEMPORARY_SECONDS
     removed_folders = []
     for folder in [path for name in TEMPORARY for path in artifacts.glob(f"jobs/*/attempts/*/{name}*")]:
         # A save that ends meanwhile renames its folder.

@@ -5,6 +5,7 @@ Bundles and uploaded files belong to projects. They cannot be deleted while an u
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -64,7 +65,7 @@ def missing_code(conn: Connection, project: str, spec: JobSpec, *, hold: bool = 
         row = BUNDLES.get(conn, project, spec.code.bundle, hold=hold)
     except NotFound as error:
         return [Problem("/code/bundle", "unknown_bundle", error.message, error.hint)]
-    return [] if hold else missing_in(spec, row.paths)
+    return [] if hold else missing_in(spec, [path for path, _ in json.loads(row.files)])
 
 
 def missing_files(

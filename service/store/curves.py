@@ -52,10 +52,9 @@ def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list
     return [CurveRow(*row) for row in conn.execute(wanted_rows)]
 
 
-def of_job(conn: Connection, job_id: JobId, names: Collection[str] | None = None) -> list[CurveRow]:
+def of_job(conn: Connection, job_id: JobId) -> list[CurveRow]:
     """Returns a job's curves, sorted by attempt and then by name."""
-    query = _OF_JOB if names is None else _OF_JOB.where(curves.c.name.in_(sorted(names)))
-    return [CurveRow(job_id, *row) for row in conn.execute(query, {"job_id": job_id})]
+    return [CurveRow(job_id, *row) for row in conn.execute(_OF_JOB, {"job_id": job_id})]
 
 
 def save(conn: Connection, rows: Iterable[CurveRow]) -> None:

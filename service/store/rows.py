@@ -409,11 +409,6 @@ class BundleRow:
     """JSON list of [path, bytes]."""
     created_at: Moment
 
-    @property
-    def paths(self) -> list[str]:
-        """Returns the paths of the bundle's files, sorted."""
-        return [path for path, _ in json.loads(self.files)]
-
 
 @dataclass(frozen=True, slots=True)
 class FileRow:
