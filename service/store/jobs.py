@@ -277,10 +277,8 @@ def lock_name_elsewhere(conn: Connection, project: str, name: str) -> None:
         conn.execute(select(func.pg_advisory_xact_lock(func.hashtext(project), func.hashtext(name))))
 
 
-def state_counts(conn: Connection, project: str | None = None) -> dict[str, int]:
+def state_counts(conn: Connection) -> dict[str, int]:
     counted = select(jobs.c.state, func.count().label("jobs")).group_by(jobs.c.state)
-    if project is not None:
-        counted = counted.where(jobs.c.project == project)
     return {row.state: row.jobs for row in conn.execute(counted)}
 
 

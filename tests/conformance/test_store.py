@@ -435,7 +435,6 @@ def test_jobs_are_counted_by_state(stage: Stage) -> None:
     stage.submit(project="theirs")
 
     assert stage.read(jobs.state_counts) == {"cancelled": 1, "queued": 2}
-    assert stage.read(lambda conn: jobs.state_counts(conn, "theirs")) == {"queued": 1}
 
 
 def test_a_file_that_a_dataset_names_many_times_is_read_once(db: Database) -> None:
