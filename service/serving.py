@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn
 
 from redis.asyncio import Redis
@@ -151,9 +150,9 @@ async def send_request(services: Services, model_request: ModelRequest, is_gone:
 
 async def end_sessions(services: Services, job: JobId) -> None:
     """Ends the sessions of a job that is about to be deleted. Waits a moment for the answers that they have begun."""
-    end = partial(serving.end_sessions, project=services.project, job_id=job, by=services.caller.by)
+    end, by = serving.end_sessions, services.caller.by
     deadline = time.monotonic() + LONGEST_END_SECONDS
-    while sessions := await services.db.write(lambda conn: end(conn, now=now_ms())):
+    while sessions := await services.db.write(end, services.project, job, now_ms(), by=by):
         for session in sessions:
             services.changed(session)
         if time.monotonic() > deadline:
@@ -162,14 +161,11 @@ async def end_sessions(services: Services, job: JobId) -> None:
 
 
 async def _session(services: Services, model_request: ModelRequest, *, shares: bool) -> ServedCheckpoint:
-    served = await services.db.read(
-        partial(find, project=services.project, job_id=model_request.job, name=model_request.checkpoint, shares=shares)
-    )
+    served = await services.db.read(find, services.project, model_request.job, model_request.checkpoint, shares=shares)
     if served.session is not None:
         return served
     spec = await in_thread_if_large(LARGE, lambda: session_spec(served))
-    write = partial(open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by)
-    opened = await services.db.write(write)
+    opened = await services.db.write(open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by)
     services.wake_control()
     return opened
 
@@ -318,7 +314,7 @@ class _Exchange:
             detail = f"the serving session {row.id} has not started this request, because it answers others"
             raise NotServedYet(detail, hint="try again in a moment")
         why = f"{row.state}, {row.message or row.reason}" if row is not None else "deleted"
-        sessions = await self._services.db.read(partial(running_sessions, project=self._services.project))
+        sessions = await self._services.db.read(running_sessions, project=self._services.project)
         hint = "try again in a moment"
         if sessions:
             other = sessions[0].id

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request
@@ -132,7 +131,7 @@ async def _selected(services: Services, bulk: Bulk) -> tuple[Sequence[str], str 
         created_after=milliseconds(where.created_after),
         created_before=milliseconds(where.created_before),
     )
-    page = await services.db.read(partial(job_list.page, filter=job_filter, cursor=bulk.cursor, limit=MOST))
+    page = await services.db.read(job_list.page, filter=job_filter, cursor=bulk.cursor, limit=MOST)
     return [row.id for row in page.rows], page.next_cursor
 
 

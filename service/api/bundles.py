@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -64,7 +63,7 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
     if spec.code is not None:
         if not problems:
             require_code(services)
-        problems += await services.db.read(partial(references.missing_code, project=spec.project, spec=spec))
+        problems += await services.db.read(references.missing_code, project=spec.project, spec=spec)
     return problems + problems_missing_everywhere(spec, services.catalogues.announced)
 
 
@@ -105,7 +104,7 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
             services.settings.store,
             str(layout.bundle_file(upload.sha256)),
             upload,
-            lambda put: services.db.write(partial(BUNDLES.keep, row=row, put=put)),
+            lambda put: services.db.write(BUNDLES.keep, row=row, put=put),
         )
     if is_new:
         audit.info("bundle %s of project %s stored by %s", bundle.sha256, services.project, services.caller.by)
@@ -124,8 +123,7 @@ async def list_bundles(
     limit: Annotated[int, Query(description="The most bundles of a page.", ge=1, le=200)] = 50,
 ) -> BundleList:
     services = services_of(request)
-    read = partial(BUNDLES.page, project=services.project, limit=limit + 1, after=after(cursor, _is_sha256))
-    rows = await services.db.read(read)
+    rows = await services.db.read(BUNDLES.page, services.project, limit + 1, after(cursor, _is_sha256))
     more = following([(row.created_at, row.sha256) for row in rows], limit)
     return BundleList(data=tuple(map(_bundle, rows[:limit])), next_cursor=more)
 
@@ -159,7 +157,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
     require_code(services)
     row = await _row(services, sha256)
     remove = await remover(services.settings.store, str(layout.bundle_file(row.sha256)))
-    await services.db.write(partial(drop, table=BUNDLES, project=services.project, key=row.sha256, remove=remove))
+    await services.db.write(drop, table=BUNDLES, project=services.project, key=row.sha256, remove=remove)
     audit.info("bundle %s of project %s deleted by %s", row.sha256, services.project, services.caller.by)
     return Response(status_code=204)
 
@@ -167,7 +165,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
 async def _row(services: Services, sha256: str) -> BundleRow:
     if not _is_sha256(sha256):
         raise NotFound(f"there is no bundle {sha256!r}", hint="GET /bundles lists them by sha256")
-    return await services.db.read(partial(BUNDLES.get, project=services.project, key=sha256))
+    return await services.db.read(BUNDLES.get, project=services.project, key=sha256)
 
 
 def _is_sha256(text: str) -> bool:

@@ -162,12 +162,10 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
     The answer is 409 if the checkpoint is pinned, or if it is the only one from which an unfinished job can continue.
     """
     services, owner = services_of(request), job_id(job)
-    write = partial(
-        drop, project=services.project, job_id=owner, name=checkpoint, now=now_ms(), by=services.caller.by
-    )  # fmt: skip
-    dropped = await services.db.write(write)
+    by = services.caller.by
+    dropped = await services.db.write(drop, services.project, owner, checkpoint, now_ms(), by=by)
     services.changed(owner)
-    row, by = dropped.row, services.caller.by
+    row = dropped.row
     audit.info("checkpoint %s of job %s deleted by %s: %d bytes", row.id, owner, by, dropped.frees_bytes)
     return DeletedCheckpoint(**views.checkpoint_fields(row), frees_bytes=dropped.frees_bytes)
 
@@ -198,8 +196,9 @@ async def _pin(services: Services, job: JobId, checkpoint: str) -> CheckpointRow
     while not (row := require_committed(await _row(services, job, checkpoint))).is_pinned:
         pinned_path = await asyncio.to_thread(pins.link_pinned, artifacts, row)
         has_links = partial(pins.has_links, artifacts, pinned_path)
-        write = partial(pin, project=services.project, job_id=job, name=row.id, path=pinned_path, has_links=has_links)
-        await services.db.write(partial(write, now=now_ms(), by=services.caller.by))
+        await services.db.write(
+            pin, services.project, job, row.id, pinned_path, has_links, now_ms(), by=services.caller.by
+        )
         checkpoint = row.id
     return row
 
@@ -208,9 +207,8 @@ async def _unpin(services: Services, job: JobId, checkpoint: str) -> CheckpointR
     """Marks the row as not pinned, and then deletes the hard links in the pinned folder if they are not needed."""
     artifacts, row = services.settings.store, await _row(services, job, checkpoint)
     back = await asyncio.to_thread(pins.path_before_pin, artifacts, row)
-    write = partial(unpin, project=services.project, job_id=job, name=row.id, back=back, now=now_ms())
-    unpinned = await services.db.write(partial(write, by=services.caller.by))
-    await services.db.write(partial(remove_links, row=unpinned, remove=partial(pins.remove, artifacts)))
+    unpinned = await services.db.write(unpin, services.project, job, row.id, back, now_ms(), by=services.caller.by)
+    await services.db.write(remove_links, row=unpinned, remove=partial(pins.remove, artifacts))
     return unpinned
 
 
@@ -220,7 +218,7 @@ async def _contents(request: Request, job: str, checkpoint: str) -> tuple[Checkp
 
 
 async def _row(services: Services, job: JobId, checkpoint: str) -> CheckpointRow:
-    return await services.db.read(partial(look, project=services.project, job_id=job, name=checkpoint))
+    return await services.db.read(look, project=services.project, job_id=job, name=checkpoint)
 
 
 def _artifacts(request: Request) -> Store:

@@ -128,7 +128,7 @@ async def _series(request: Request, job_ids: Sequence[JobId], selection: CurveSe
     services = services_of(request)
     names = selection.names
     some_names = None if names is None else _different(split_names(names), "names", names)
-    names_by_job = await services.db.read(lambda conn: _chosen(conn, services, job_ids, some_names, selection.points))
+    names_by_job = await services.db.read(_chosen, services, job_ids, some_names, selection.points)
     encode = _csv_lines if wants(request, CSV) else Series.model_dump_json
     pieces: list[str] = []
     most, steps = POINTS_PER_READ // selection.points, Steps(selection.first_step, selection.last_step)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -39,10 +37,9 @@ async def export_job(request: Request, response: Response, job: JobPath) -> Job:
     """Returns the job that exports. Its outputs can be downloaded once it has succeeded."""
     services = services_of(request)
     body = await read_model(request, NewExport)
-    served = await services.db.read(partial(find, project=services.project, job_id=job_id(job), name=body.checkpoint))
+    served = await services.db.read(find, project=services.project, job_id=job_id(job), name=body.checkpoint)
     spec = await in_thread_if_large(LARGE, lambda: export_spec(served, merge=body.merge))
-    write = partial(start_export, served=served, spec=spec, now=now_ms(), by=services.caller.by)
-    row = await services.db.write(write)
+    row = await services.db.write(start_export, served=served, spec=spec, now=now_ms(), by=services.caller.by)
     services.wake_control()
     response.headers.update({"Location": f"/jobs/{row.id}", "ETag": etag(row.version)})
     return views.job(row)

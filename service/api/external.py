@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
@@ -66,8 +65,7 @@ async def report_external(request: Request, run: RunPath) -> Job:
     """Takes the reports of transformers' KubeflowCallback. A report of 100 % ends the job."""
     services = services_of(request)
     news = report_of((await read_model(request, ExternalReport)).trainerStatus)
-    write = partial(report, project=services.project, run=run, news=news, now=now_ms(), settings=services.settings)
-    row = await services.db.write(write)
+    row = await services.db.write(report, services.project, run, news, now_ms(), services.settings)
     services.changed(JobId(row.id))
     return views.job(row)
 

@@ -128,12 +128,12 @@ async def store_file(
             services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by,
             report["rows"], report["bad_rows"], json.dumps({**report, "tokenizer": tokenizer}),
         )  # fmt: skip
-        path, write = str(layout.UPLOADS / file), partial(FILES.keep, row=row)
+        path = str(layout.UPLOADS / file)
         stored, is_new = await keep(
-            services.settings.store, path, upload, lambda put: services.db.write(partial(write, put=put))
+            services.settings.store, path, upload, lambda put: services.db.write(FILES.keep, row=row, put=put)
         )
     if _says_more(report, stored.report, has_tokens=tokenizer is not None):
-        await services.db.write(partial(set_report, row=row))
+        await services.db.write(set_report, row=row)
         stored = replace(stored, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
     if is_new:
         audit.info("file %s (%s) of project %s stored by %s", file, name, services.project, services.caller.by)
@@ -186,8 +186,7 @@ async def list_files(
     limit: Annotated[int, Query(description="The most files of a page.", ge=1, le=200)] = 50,
 ) -> FileList:
     services = services_of(request)
-    read = partial(FILES.page, project=services.project, limit=limit + 1, after=after(cursor, is_file))
-    rows = await services.db.read(read)
+    rows = await services.db.read(FILES.page, services.project, limit + 1, after(cursor, is_file))
     more = following([(row.created_at, row.id) for row in rows], limit)
     return FileList(data=tuple(_file(replace(row, report=None)) for row in rows[:limit]), next_cursor=more)
 
@@ -228,7 +227,7 @@ async def delete_file(request: Request, file: FilePath) -> Response:
 async def remove_file(services: Services, file: str) -> None:
     row = await file_row(services, file)
     remove = await remover(services.settings.store, str(layout.UPLOADS / row.id))
-    await services.db.write(partial(referred.drop, table=FILES, project=services.project, key=row.id, remove=remove))
+    await services.db.write(referred.drop, table=FILES, project=services.project, key=row.id, remove=remove)
     audit.info("file %s (%s) of project %s deleted by %s", row.id, row.name, services.project, services.caller.by)
 
 
@@ -238,14 +237,14 @@ async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     problems = referred.not_fetched(services.settings, services.catalogues.announced, arguments)
     problems += referred.not_listed(services.settings, arguments)
     if any(named_in(arguments)):
-        problems += await services.db.read(partial(referred.missing_files, project=spec.project, arguments=arguments))
+        problems += await services.db.read(referred.missing_files, project=spec.project, arguments=arguments)
         if not problems and spec.data.map:
-            problems += await services.db.read(partial(missing_columns, spec=spec))
+            problems += await services.db.read(missing_columns, spec=spec)
         if not problems and spec.data.split is not None:
-            problems += await services.db.read(partial(no_row_to_train_on, spec=spec))
+            problems += await services.db.read(no_row_to_train_on, spec=spec)
         if not problems and spec.library_trainer is not None and services.catalogues.current is not None:
             catalogue = services.catalogues.current
-            problems += await services.db.read(partial(wrong_columns, spec=spec, catalogue=catalogue))
+            problems += await services.db.read(wrong_columns, spec=spec, catalogue=catalogue)
             problems += await _found_in_time(partial(wrong_rows, spec, catalogue, services.settings.store))
     if services.catalogues.roots and any(argument.text.startswith(ROOTS) for argument in arguments):
         problems += await _found_in_time(partial(node_files.missing, arguments, services.catalogues.roots))
@@ -263,7 +262,7 @@ async def _found_in_time(look: Callable[[], list[Problem]]) -> list[Problem]:
 async def file_row(services: Services, file: str) -> FileRow:
     if not is_file(file):
         raise NotFound(f"there is no file {file[:100]!r}", hint="GET /files lists all files and their ids")
-    return await services.db.read(partial(FILES.get, project=services.project, key=FileId(file)))
+    return await services.db.read(FILES.get, project=services.project, key=FileId(file))
 
 
 def _file(row: FileRow) -> File:

@@ -63,7 +63,7 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
         return created(before, services, response, 202, views.job(before.job))
     try:
         start, was_set = await services.db.read(
-            partial(source, project=services.project, job_id=forked_id, wanted=fork.checkpoint)
+            source, project=services.project, job_id=forked_id, wanted=fork.checkpoint
         )
         document = patched(start, fork.patch, fork.mode)
         accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, document))

@@ -112,7 +112,7 @@ async def list_attempts(request: Request, job: JobPath) -> AttemptList:
 @router.get("/jobs/{job}/spec", operation_id="get_spec", summary="The effective spec, with every default")
 async def get_spec(request: Request, job: JobPath) -> Response:
     services = services_of(request)
-    row = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id(job)))
+    row = await services.db.read(jobs.get, services.project, job_id(job))
     return Response(row.spec, 200, {"ETag": views.etag(row.version)}, "application/json")
 
 

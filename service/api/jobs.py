@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -108,7 +107,7 @@ async def replayed(services: Services, use: IdempotencyUse, project: str) -> Sub
 
     A repeated request is answered even if checks refuse it, because its file or checkpoint may have been deleted since.
     """
-    return await services.db.read(partial(replay, project=project, use=use))
+    return await services.db.read(replay, project=project, use=use)
 
 
 async def write_job(
@@ -203,7 +202,7 @@ def created(submitted: Submitted, services: Services, response: Response, status
 @router.get("/jobs/{job}", operation_id="get_job", summary="One job")
 async def get_job(request: Request, response: Response, job: JobPath) -> Job:
     services = services_of(request)
-    return answered(response, *await services.db.read(partial(look, project=services.project, job=job_id(job))))
+    return answered(response, *await services.db.read(look, project=services.project, job=job_id(job)))
 
 
 def look(conn: Connection, project: str, job: JobId) -> tuple[JobRow, list[str]]:
@@ -276,18 +275,13 @@ def _if_match(request: Request) -> int | None:
 )
 async def delete_job(request: Request, job: JobPath) -> Response:
     services = services_of(request)
-    version = _if_match(request)
-
-    def write(conn: Connection) -> list[str]:
-        return delete(conn, services.project, job_id(job), now_ms(), if_version=version)
-
-    await remove(services, job_id(job), write)
+    await remove(services, job_id(job), if_version=_if_match(request))
     return Response(status_code=204)
 
 
-async def remove(services: Services, job: JobId, write: Callable[[Connection], list[str]]) -> None:
-    """Deletes a job with `write`, which returns the job's folders, and then deletes these folders."""
-    folders = await services.db.write(write)
+async def remove(services: Services, job: JobId, if_version: int | None = None) -> None:
+    """Deletes a job, and then its folders. Raises NotFound, Conflict and PreconditionFailed."""
+    folders = await services.db.write(delete, services.project, job, now_ms(), if_version=if_version)
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(job)
     audit.info("job %s of project %s deleted by %s", job, services.project, services.caller.by)

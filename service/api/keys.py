@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field
-from sqlalchemy import Connection
 from starlette.responses import Response
 
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
@@ -81,7 +79,7 @@ async def create_key(request: Request) -> CreatedKey:
         expires_at=None if body.expires_in is None else now + round(body.expires_in * 1000),
         last_used_at=None,
     )
-    await services.db.write(partial(keys.insert_key, row=row))
+    await services.db.write(keys.insert_key, row=row)
     await services.gatekeeper.keyring.refresh()
     audit.info("key %s (%s, project %s, %s) made by %s", row.prefix, row.name, row.project, row.scopes, row.created_by)
     return CreatedKey(**resource_values(row, Key), key=secret)
@@ -108,11 +106,7 @@ async def delete_key(request: Request, key: str) -> Response:
     services = services_of(request)
     if not is_id(key, "key"):
         raise NotFound(f"there is no key {key[:80]!r} in this project", hint="GET /keys lists them by id")
-
-    def write(conn: Connection) -> KeyRow:
-        return keys.delete_key(conn, KeyId(key), services.caller.limit)
-
-    row = await services.db.write(write)
+    row = await services.db.write(keys.delete_key, KeyId(key), services.caller.limit)
     await services.gatekeeper.keyring.refresh()
     audit.info("key %s (%s, project %s) deleted by %s", row.prefix, row.name, row.project, services.caller.by)
     return Response(status_code=204)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
@@ -56,7 +55,7 @@ def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
 async def drain_node(request: Request, node: str) -> Node:
     services = services_of(request)
     body = await read_model(request, Drain)
-    row = await services.db.write(partial(nodes.request_drain, node_id=_node_id(node), drain=body.drain))
+    row = await services.db.write(nodes.request_drain, node_id=_node_id(node), drain=body.drain)
     sources, visible = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
     services.wake_control()
     audit.info("node %s (%s): drain=%s by %s", row.id, row.name, body.drain, services.caller.by)
@@ -78,7 +77,7 @@ async def remove_node(request: Request, node: str) -> Response:
     listed again and gets work.
     """
     services = services_of(request)
-    row = await services.db.write(partial(nodes.remove, node_id=_node_id(node)))
+    row = await services.db.write(nodes.remove, node_id=_node_id(node))
     audit.info("node %s (%s) removed by %s", row.id, row.name, services.caller.by)
     return Response(status_code=204)
 

@@ -65,7 +65,7 @@ def _is_text(path: str) -> bool:
 async def _folder(request: Request, job: str) -> str | None:
     """Returns the job's outputs folder, relative to the artifact store, or None if the job has no outputs."""
     services = services_of(request)
-    return (await services.db.read(lambda conn: jobs.get(conn, services.project, job_id(job)))).outputs
+    return (await services.db.read(jobs.get, services.project, job_id(job))).outputs
 
 
 def _listed(store: Store, folder: str) -> list[dict[str, Any]]:

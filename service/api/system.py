@@ -145,7 +145,7 @@ async def readyz(request: Request, response: Response) -> Health:
 async def metrics(request: Request) -> Response:
     services = services_of(request)
     control = await services.control() or {}
-    return Response(await services.db.read(lambda conn: _numbers(conn, services, control)), media_type=CONTENT_TYPE)
+    return Response(await services.db.read(_numbers, services, control), media_type=CONTENT_TYPE)
 
 
 def _numbers(conn: Connection, services: Services, control: Numbers) -> bytes:

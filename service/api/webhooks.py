@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Query, Request
@@ -125,7 +124,7 @@ async def store_webhook(services: Services, body: NewWebhook) -> WebhookRow:
         disabled_why=None,
         format=body.format,
     )
-    if not await services.db.write(partial(webhooks.insert_webhook, row=row, most=MOST)):
+    if not await services.db.write(webhooks.insert_webhook, row=row, most=MOST):
         raise TooManyWebhooks(
             f"project {services.project!r} has {MOST} webhooks, and more are not allowed",
             hint="delete a webhook that is not needed: GET /webhooks lists them",
@@ -148,7 +147,7 @@ async def _check(services: Services, url: str) -> None:
 @needs(Scope.ADMIN)
 async def list_webhooks(request: Request) -> WebhookList:
     services = services_of(request)
-    rows = await services.db.read(partial(webhooks.of_project, project=services.project))
+    rows = await services.db.read(webhooks.of_project, project=services.project)
     return WebhookList(data=tuple(Webhook(**_fields(row)) for row in rows), next_cursor=None)
 
 
@@ -157,8 +156,8 @@ async def list_webhooks(request: Request) -> WebhookList:
 async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     """Returns a webhook, with the time since which it fails, or the reason why it was disabled."""
     services = services_of(request)
-    get = partial(webhooks.get, project=services.project, webhook=webhook_id(webhook))
-    return Webhook(**_fields(await services.db.read(get)))
+    row = await services.db.read(webhooks.get, project=services.project, webhook=webhook_id(webhook))
+    return Webhook(**_fields(row))
 
 
 @router.patch(
@@ -179,8 +178,7 @@ async def change_webhook(services: Services, changed: WebhookId, changes: webhoo
     """Changes a webhook. Raises NotFound, and InvalidSpec if its new URL may not be reached."""
     if "url" in changes:
         await _check(services, changes["url"])
-    amend = partial(webhooks.amend, project=services.project, webhook=changed, changes=changes, now=now_ms())
-    row = await services.db.write(amend)
+    row = await services.db.write(webhooks.amend, services.project, changed, changes, now_ms())
     await services.webhooks.refresh()
     _audit(services, row, _summary_of(changes))
     return row
@@ -215,9 +213,7 @@ async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebho
 async def new_secret(services: Services, rotated: WebhookId, overlap_seconds: float) -> WebhookRow:
     """Makes a new secret. Deliveries are also signed with the old one for `overlap_seconds`. Raises NotFound."""
     until = now_ms() + round(overlap_seconds * 1000) if overlap_seconds else None
-    secret = make_secret()
-    rotate = partial(webhooks.rotate, project=services.project, webhook=rotated, secret=secret, old_until=until)
-    row = await services.db.write(rotate)
+    row = await services.db.write(webhooks.rotate, services.project, rotated, make_secret(), until)
     _audit(services, row, "given a new secret")
     return row
 
@@ -233,7 +229,7 @@ async def delete_webhook(request: Request, webhook: WebhookPath) -> Response:
 
 async def remove_webhook(services: Services, webhook: WebhookId) -> None:
     """Deletes a webhook and its deliveries. Raises NotFound."""
-    row = await services.db.write(partial(webhooks.delete_webhook, project=services.project, webhook=webhook))
+    row = await services.db.write(webhooks.delete_webhook, project=services.project, webhook=webhook)
     await services.webhooks.refresh()
     _audit(services, row, "deleted")
 

@@ -20,8 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, Insert
 from sqlalchemy.exc import SQLAlchemyError
@@ -29,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from footplate.contract.errors import Unavailable
 from service.store.engines import Engines, is_conflict, is_unavailable
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Write = Callable[[Connection], T]
 
@@ -79,8 +81,8 @@ class Database:
         for writer in self._writers:
             writer.start()
 
-    async def write(self, fn: Write[T]) -> T:
-        """Returns what `fn` returned, after the commit."""
+    async def write(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns what `fn` returned for a connection and these arguments, after the commit."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         arriving = self._arriving.get(loop)
@@ -89,12 +91,14 @@ class Database:
             # would commit the first of sixteen requests alone, and compete with the others for the interpreter.
             arriving = self._arriving[loop] = []
             loop.call_soon(self._flush, loop)
-        arriving.append(_Item(fn, loop, future))
+        write = (lambda connection: fn(connection, *args, **kwargs)) if args or kwargs else fn
+        arriving.append(_Item(write, loop, future))
         return await future
 
-    async def read(self, fn: Write[T]) -> T:
-        """Returns the result of `fn`, which reads a consistent snapshot."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
+    async def read(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Returns the result of `fn` for a connection, which reads a consistent snapshot, and these arguments."""
+        read = partial(self.read_now, fn, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
     async def read_long(self, fn: Write[T]) -> T:
         """Does the same as `read` for a function that computes much. Such functions run one after the other.
@@ -109,9 +113,9 @@ class Database:
         self._put(_Item(fn, None, future))
         return future.result()
 
-    def read_now(self, fn: Write[T]) -> T:
+    def read_now(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         with database_errors(), self._engines.reader.connect() as connection:
-            return fn(connection)
+            return fn(connection, *args, **kwargs)
 
     def close(self) -> None:
         """Finishes the queued writes, then closes every connection."""

@@ -97,8 +97,7 @@ async def list_files(
     if after is not None:
         last_file = await file_row(services, after)
         place = (last_file.created_at, last_file.id)
-    read = partial(FILES.page, project=services.project, limit=limit + 1, after=place, oldest_first=order == "asc")
-    rows = await services.db.read(read)
+    rows = await services.db.read(FILES.page, services.project, limit + 1, place, oldest_first=order == "asc")
     return ListPage.of([from_job.file(row) for row in rows[:limit]], has_more=len(rows) > limit)
 
 
@@ -140,10 +139,9 @@ async def _results(services: Services, job_id: JobId) -> tuple[FileObject, bytes
 
     Raises NotFound, also for another project's job.
     """
-    row, last_no = await services.db.read(lambda conn: jobs.get(conn, services.project, job_id)), 0
+    row, last_no = await services.db.read(jobs.get, services.project, job_id), 0
     steps: dict[int, dict[str, float]] = {}
-    read = partial(events.after, job_id=job_id, limit=EVENTS_AT_ONCE, kinds=METRIC_KINDS)
-    while page := await services.db.read(partial(read, after_no=last_no)):
+    while page := await services.db.read(events.after, job_id, last_no, EVENTS_AT_ONCE, METRIC_KINDS):
         for event in page:
             steps.setdefault(event.step or 0, {}).update(from_job.numbers(json.loads(event.data)))
         last_no = page[-1].no

@@ -119,7 +119,7 @@ async def _base(services: Services, name: str) -> Base:
     """Returns a base model of the operator's table, a model by its path, or a model that was fine-tuned here."""
     table = services.settings.base_models
     if (tuned_model := read_model_name(name)) is not None:
-        return await services.db.read(partial(_tuned, project=services.project, name=tuned_model, table=table))
+        return await services.db.read(_tuned, project=services.project, name=tuned_model, table=table)
     partial_spec = base_models.find(table, name)
     if partial_spec is None:
         names = ", ".join(table) or "none"
@@ -176,7 +176,7 @@ async def list_jobs(
 @router.get(f"{JOBS}/{{job}}")
 async def get_job(request: Request, job: JobPath) -> FineTuningJob:
     services = services_of(request)
-    return _shown(await services.db.read(partial(jobs.get, project=services.project, job_id=job_id(job))))
+    return _shown(await services.db.read(jobs.get, project=services.project, job_id=job_id(job)))
 
 
 @router.post(f"{JOBS}/{{job}}/cancel")

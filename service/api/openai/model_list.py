@@ -6,7 +6,6 @@ The list leaves out models that cannot read texts, because OpenAI's clients offe
 from __future__ import annotations
 
 import json
-from functools import partial
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
@@ -21,12 +20,10 @@ from service.api.openai.jobs import UnknownModel
 from service.api.openai.models import Deleted, ListPage, ModelObject
 from service.api.openai.names import ModelName, read_model_name
 from service.deps import Services, StrictRoute, services_of
-from service.jobs.delete import delete
 from service.serving import end_sessions
 from service.store import checkpoints, jobs
 from service.store.job_list import JobFilter, newest_trainings
 from service.store.rows import JobRow
-from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
@@ -42,8 +39,7 @@ MOST_TUNED = 1000
 async def list_models(request: Request) -> ListPage[ModelObject]:
     services = services_of(request)
     job_filter = JobFilter(services.project, states=(JobState.SUCCEEDED,))
-    read = partial(newest_trainings, filter=job_filter, after=None, limit=MOST_TUNED, matches=_reads_texts)
-    rows = await services.db.read(read)
+    rows = await services.db.read(newest_trainings, job_filter, after=None, limit=MOST_TUNED, matches=_reads_texts)
     bases = [_base(name) for name in services.settings.base_models]
     return ListPage.of([*bases, *map(from_job.model, rows)], has_more=False)
 
@@ -53,7 +49,7 @@ async def get_model(request: Request, model: str) -> ModelObject:
     services = services_of(request)
     if (tuned_model := _named(services, model)) is None:
         return _base(model)
-    return await services.db.read(partial(_tuned, project=services.project, name=tuned_model))
+    return await services.db.read(_tuned, project=services.project, name=tuned_model)
 
 
 @router.delete(ONE)
@@ -63,12 +59,12 @@ async def delete_model(request: Request, model: str) -> Deleted:
     if (tuned_model := _named(services, model)) is None:
         detail = f"{model[:100]!r} is a base model, and cannot be deleted by a request"
         raise Forbidden(detail, hint="ask the operator to remove it from the file of FOOTPLATE_OPENAI_MODELS")
-    await services.db.read(partial(_tuned, project=services.project, name=tuned_model))
+    await services.db.read(_tuned, project=services.project, name=tuned_model)
     if tuned_model.step is not None:
         hint = f"send DELETE /jobs/{tuned_model.job}/checkpoints/…"
         raise Forbidden(f"{model[:200]!r} is a checkpoint of a job, and cannot be deleted as a model", hint=hint)
     await end_sessions(services, tuned_model.job)
-    await remove(services, tuned_model.job, lambda conn: delete(conn, services.project, tuned_model.job, now_ms()))
+    await remove(services, tuned_model.job)
     return Deleted(id=model, object="model")
 
 

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
@@ -65,7 +64,7 @@ async def create_upload(request: Request) -> UploadObject:
     row = UploadRow(
         new_upload_id(), services.project, rows_name(body.filename), body.bytes, now_ms(), uploads.PENDING
     )  # fmt: skip
-    await services.db.write(partial(uploads.insert_upload, row=row))
+    await services.db.write(uploads.insert_upload, row=row)
     return _shown(row)
 
 
@@ -73,7 +72,7 @@ async def create_upload(request: Request) -> UploadObject:
 async def create_part(request: Request, upload: str) -> UploadPart:
     """Stores one part of at most 64 MiB."""
     services, owner = services_of(request), upload_id(upload)
-    await services.db.read(lambda conn: _pending(conn, services.project, owner))
+    await services.db.read(_pending, services.project, owner)
     body = body_of(request, PART_BYTES + FORM_BYTES, _part_too_large)
     form = form_file(request.headers.get("content-type", ""), body)
     await form.name()
@@ -85,9 +84,13 @@ async def create_part(request: Request, upload: str) -> UploadPart:
             # Without bytes, any number of parts would fit into the upload.
             raise InvalidSpec([Problem("/data", "too_short", "the part has no bytes", "send a part of the file")])
         row = UploadPartRow(part, owner, content.bytes, now_ms())
-        write = partial(_store_part, project=services.project, row=row)
         path = str(layout.parts_folder(owner) / part)
-        await keep(services.settings.store, path, content, lambda put: services.db.write(partial(write, put=put)))
+        await keep(
+            services.settings.store,
+            path,
+            content,
+            lambda put: services.db.write(_store_part, services.project, row, put),
+        )
     return UploadPart(id=part, created_at=from_job.seconds(row.created_at), upload_id=owner)
 
 
@@ -99,8 +102,8 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
     """
     services, owner = services_of(request), upload_id(upload)
     body = await read_model(request, CompletedUpload)
-    row = await services.db.read(lambda conn: _pending(conn, services.project, owner, or_completed=True))
-    parts = _ordered(body, row, await services.db.read(lambda conn: uploads.parts_of(conn, owner)))
+    row = await services.db.read(_pending, services.project, owner, or_completed=True)
+    parts = _ordered(body, row, await services.db.read(uploads.parts_of, owner))
     digest = hashlib.md5(usedforsecurity=False)
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -117,13 +120,13 @@ async def complete_upload(request: Request, upload: str) -> UploadObject:
 
     async def claim(file: FileId) -> None:
         # A refusal must come before the file is in a bucket, because nothing would name that file.
-        await services.db.write(partial(_complete, project=services.project, upload=owner, file=file))
+        await services.db.write(_complete, project=services.project, upload=owner, file=file)
 
     try:
         file_row, _ = await store_file(services, row.name, pieces(), check, claim=claim)
     except NotFound:
         # A cancel deletes the parts.
-        await services.db.read(lambda conn: _pending(conn, services.project, owner, or_completed=True))
+        await services.db.read(_pending, services.project, owner, or_completed=True)
         raise
     return _shown(row, status=uploads.COMPLETED, file=from_job.file(file_row))
 

@@ -5,7 +5,6 @@ Deliveries are signed as OpenAI's are, so `client.webhooks.unwrap` verifies them
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -88,7 +87,7 @@ async def list_endpoints(
 ) -> ListPage[Endpoint]:
     """Lists the webhooks with deliveries in OpenAI's form, newest first."""
     services = services_of(request)
-    rows = await services.db.read(partial(webhooks.of_project, project=services.project))
+    rows = await services.db.read(webhooks.of_project, project=services.project)
     openai_rows = [row for row in reversed(rows) if row.format == webhooks.OPENAI and (after is None or row.id < after)]
     return ListPage.of([_shown(row) for row in openai_rows[:limit]], has_more=len(openai_rows) > limit)
 
@@ -154,7 +153,7 @@ async def delete_endpoint(request: Request, webhook: WebhookPath) -> Deleted:
 async def _endpoint(services: Services, text: str) -> WebhookRow:
     """Returns a webhook with deliveries in OpenAI's form. Raises NotFound, also for webhooks of the other form."""
     webhook: WebhookId = webhook_id(text)
-    row = await services.db.read(partial(webhooks.get, project=services.project, webhook=webhook))
+    row = await services.db.read(webhooks.get, project=services.project, webhook=webhook)
     if row.format != webhooks.OPENAI:
         detail = f"webhook {webhook} sends deliveries in the format {row.format!r}, so it is not a webhook of /v1"
         raise NotFound(detail, hint=f"GET /webhooks/{webhook} shows it")
