@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from footplate.contract.fields import Group, Many, ShortText, Slug, Whole, pattern
@@ -15,7 +15,6 @@ from service.api.webhooks import Url
 
 T = TypeVar("T")
 AUTO = "auto"
-MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 MOST_PARTS = 1000
 """The largest number of parts of an upload. An upload of OpenAI has at most 8 GB, which are 128 parts of 64 MB."""
 
@@ -35,14 +34,7 @@ OnlyDefault = Annotated[None, BeforeValidator(_only_default)]
 """A hyperparameter that Footplate does not have. Only its default is accepted."""
 
 
-def _few_short(pairs: dict[str, str] | None) -> dict[str, str] | None:
-    for key, value in (pairs or {}).items():
-        if len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE:
-            text = f"a key may have at most {LONGEST_KEY} characters, and its value at most {LONGEST_VALUE}"
-            raise PydanticCustomError("too_long_pair", text)
-    if len(pairs or {}) > MOST_METADATA:
-        raise PydanticCustomError("too_many_pairs", f"may have at most {MOST_METADATA} pairs")
-    return pairs
+Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
 
 class Hyperparameters(Group):
@@ -125,7 +117,7 @@ class NewFineTuningJob(Group):
     suffix: Annotated[Slug, Field(max_length=64)] | None = None
     seed: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None
     integrations: Annotated[Many[Integration], Field(max_length=1)] | None = None
-    metadata: Annotated[dict[str, str], AfterValidator(_few_short)] | None = None
+    metadata: Annotated[Metadata, Field(max_length=16)] | None = None
 
 
 class NewUpload(Group):
