@@ -44,7 +44,7 @@ from service.api import (
     verbs,
     webhooks,
 )
-from service.api.openai import completions, graders, model_list
+from service.api.openai import completions, model_list
 from service.api.openai import files as openai_files
 from service.api.openai import jobs as openai_jobs
 from service.api.openai import uploads as openai_uploads
@@ -89,7 +89,7 @@ def routes() -> FastAPI:
     parts = (
         jobs, verbs, bulk, forks, history, curves, stream, stream_many, listing, checkpoints, outputs, predict,
         completions, exports, external, bundles, files, nodes, queue, keys, webhooks, system, openapi, dashboard,
-        openai_jobs, graders, openai_files, openai_uploads, openai_webhooks, model_list,
+        openai_jobs, openai_files, openai_uploads, openai_webhooks, model_list,
     )  # fmt: skip
     for part in parts:
         # The routes are added without `include_router`, because an included router doubles the cost of matching.

@@ -1,6 +1,6 @@
-"""OpenAI's routes for fine-tuning jobs.
+"""OpenAI's routes for fine-tuning jobs, for the check of a grader, and for what Footplate does not have.
 
-Such a job is an ordinary job, which `GET /jobs` and the dashboard show, too.
+A fine-tuning job is an ordinary job, which `GET /jobs` and the dashboard show, too.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from footplate.contract.errors import InvalidSpec, NotFound, did_you_mean
+from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, did_you_mean
+from footplate.contract.fields import Group
 from service import base_models
 from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
 from service.api.jobs import JSON, accept_for, idempotency, replayed, write_job
 from service.api.openai import from_job
-from service.api.openai.models import FineTuningJob, JobCheckpoint, JobEvent, ListPage, NewFineTuningJob
+from service.api.openai.models import FineTuningJob, Grader, JobCheckpoint, JobEvent, ListPage, NewFineTuningJob
 from service.api.openai.names import ModelName, read_model_name
 from service.api.openai.rows import checked_once
-from service.api.openai.to_spec import Base, TuningFile, in_the_request, translate
+from service.api.openai.to_spec import Base, TuningFile, grader_bundle, in_the_request, translate
 from service.api.verbs import apply, cancelling, pausing, resuming
 from service.base_models import PartialSpec
 from service.deps import (
@@ -38,6 +39,7 @@ from service.deps import (
     job_id,
     model_of,
     read_body,
+    read_model,
     services_of,
 )
 from service.jobs.serving import final_name
@@ -50,6 +52,8 @@ from service.store.times import now_ms
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
 JOBS = "/v1/fine_tuning/jobs"
+GRADERS = "/v1/fine_tuning/alpha/graders"
+PERMISSIONS = "/v1/fine_tuning/checkpoints/{checkpoint}/permissions"
 After = Annotated[str | None, Query(max_length=200)]
 Metadata = Annotated[Literal["null"] | None, Query(json_schema_extra=DEEP_OBJECT)]
 Limit = Annotated[int, Query(ge=1, le=100)]
@@ -58,6 +62,16 @@ Limit = Annotated[int, Query(ge=1, le=100)]
 class UnknownModel(NotFound):
     code = "model_not_found"
     title = "There is no such model"
+
+
+class NotSupported(FootplateError):
+    code = "not_supported"
+    status = 404
+    title = "Footplate does not have this part of OpenAI's API"
+
+
+class GraderToValidate(Group):
+    grader: Grader
 
 
 @router.post(JOBS)
@@ -233,3 +247,29 @@ async def list_checkpoints(
         return ListPage.of(page_items, has_more=len(usable_rows) > limit)
 
     return await services.db.read(read)
+
+
+@router.post(f"{GRADERS}/validate")
+async def validate_grader(request: Request) -> dict[str, Any]:
+    """Does the checks that a reinforcement job does when it is created. The grader's code is not run."""
+    body = await read_model(request, GraderToValidate)
+    grader_bundle(body.grader.source, "grader")
+    return {"grader": body.grader.model_dump(mode="json", exclude_none=True)}
+
+
+@router.post(f"{GRADERS}/run")
+async def run_grader() -> None:
+    raise NotSupported(
+        "graders.run is not supported, because a grader's code runs only in the training process of its job",
+        hint="graders.validate checks a grader, and grade(sample, item) can be called in your own Python",
+    )
+
+
+@router.get(PERMISSIONS)
+@router.post(PERMISSIONS)
+@router.delete(f"{PERMISSIONS}/{{permission}}")
+async def refuse_permissions(checkpoint: str) -> None:
+    raise NotSupported(
+        f"the checkpoint {checkpoint[:200]!r} has no permissions of its own, because they come from the key's project",
+        hint="POST /keys makes a key of the same project, which can use all of the project's checkpoints",
+    )
