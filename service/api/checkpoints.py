@@ -25,7 +25,6 @@ from footplate.contract.resources.artifacts import (
 from service.api import views
 from service.api.documented import documented_body
 from service.api.downloads import ANSWERS, TAR, LinkTicket, attachment, download, in_threads, tar_of
-from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, job_id, read_model, services_of
 from service.jobs import pins
 from service.jobs.checkpoints import drop, look, pin, remove_links, require_committed, unpin
@@ -118,7 +117,7 @@ async def download_checkpoint_file(
         names = [file.path for file in files]
         hint = did_you_mean(path, names) or f"it has: {', '.join(names[:20])}"
         raise NotFound(f"checkpoint {row.id} has no file {path[:200]!r}", hint=hint)
-    file = await asyncio.to_thread(opened, _artifacts(request), row, sealed_file)
+    file = await asyncio.to_thread(opened, services_of(request).settings.store, row, sealed_file)
     return download(request, file, path.rpartition("/")[2], sha256=sealed_file.sha256)
 
 
@@ -136,7 +135,7 @@ async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named,
     the download ends before the length in Content-Length.
     """
     row, files = await _contents(request, job, checkpoint)
-    open_file = partial(opened, _artifacts(request), row)
+    open_file = partial(opened, services_of(request).settings.store, row)
     length, pieces = tar_of(f"checkpoint-{row.step}", files, row.created_at // 1000, open_file)
     # A missing file can be reported only before the answer begins.
     await asyncio.to_thread(lambda: [open_file(file).close() for file in files])
@@ -213,13 +212,10 @@ async def _unpin(services: Services, job: JobId, checkpoint: str) -> CheckpointR
 
 
 async def _contents(request: Request, job: str, checkpoint: str) -> tuple[CheckpointRow, list[CheckpointFile]]:
-    row = await _row(services_of(request), job_id(job), checkpoint)
-    return row, await asyncio.to_thread(sealed, _artifacts(request), row)
+    services = services_of(request)
+    row = await _row(services, job_id(job), checkpoint)
+    return row, await asyncio.to_thread(sealed, services.settings.store, row)
 
 
 async def _row(services: Services, job: JobId, checkpoint: str) -> CheckpointRow:
     return await services.db.read(look, project=services.project, job_id=job, name=checkpoint)
-
-
-def _artifacts(request: Request) -> Store:
-    return services_of(request).settings.store

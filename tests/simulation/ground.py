@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.pool import StaticPool
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.books import Books
     from tests.simulation.world import World
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -79,20 +80,20 @@ class Sql:
         self._books.check()
         return value
 
-    async def write(self, fn: Callable[[Connection], T]) -> T:
+    async def write(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         world = self._world
         await world.interrupt_sometimes()
         if world.chance(world.weather.half / 4):
             raise Unavailable("the database went away before the commit")
-        value = self.write_now(fn)
+        value = self.write_now(lambda connection: fn(connection, *args, **kwargs))
         if world.chance(world.weather.half / 4):
             raise Unavailable("the database went away, and nobody knows whether it was committed")
         await world.interrupt_sometimes()
         return value
 
-    async def read(self, fn: Callable[[Connection], T]) -> T:
+    async def read(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         await self._world.interrupt_sometimes()
         if self.is_unavailable:
             raise Unavailable("the database is away")
         with self._ground.connection.begin():
-            return fn(self._ground.connection)
+            return fn(self._ground.connection, *args, **kwargs)
