@@ -20,7 +20,6 @@ from footplate.cli import (
     completion,
     doctor,
     files,
-    fork,
     keys,
     metrics,
     predict,
@@ -34,7 +33,7 @@ from footplate.cli.text import print_message
 from footplate.cli.watch import INTERRUPTED
 from footplate.contract.errors import FootplateError, did_you_mean
 
-VERB_MODULES = submit, show, watch, metrics, files, change, fork, predict, cluster, keys, webhooks, doctor, completion
+VERB_MODULES = submit, show, watch, metrics, files, change, predict, cluster, keys, webhooks, doctor, completion
 
 
 def main(argv: Sequence[str] | None = None) -> int:

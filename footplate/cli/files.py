@@ -98,16 +98,8 @@ def run_checkpoints(options: Options) -> int:
 
 def _checkpoint_row(checkpoint: SavedCheckpoint) -> tuple[object, ...]:
     best, pinned = "best" if checkpoint.is_best else "", "pinned" if checkpoint.pinned else ""
-    return (
-        checkpoint.id,
-        checkpoint.step,
-        checkpoint.attempt,
-        checkpoint.status,
-        best,
-        pinned,
-        size(checkpoint.bytes),
-        age(checkpoint.created_at),
-    )
+    facts = checkpoint.id, checkpoint.step, checkpoint.attempt, checkpoint.status
+    return *facts, best, pinned, size(checkpoint.bytes), age(checkpoint.created_at)
 
 
 def run_download(options: Options) -> int:

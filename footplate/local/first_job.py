@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -52,17 +51,12 @@ def show(url: str, job: str) -> None:
     """Shows a job until it ends or is paused. In a pipe, prints a line for each state and each tenth of the steps."""
     print(f"A first job to look at: {url}/#{job}", flush=True)
     last_printed = None
-    for snapshot in follow(url, job):
+    while True:
+        snapshot = request(f"{url}/jobs/{job}")
         if sys.stdout.isatty():
             print(f"\r\033[K{progress_line(snapshot)}", end="\n" if snapshot["state"] in SETTLED else "", flush=True)
         elif last_printed != (last_printed := (snapshot["state"], tenth_of_steps(snapshot))):
             print(progress_line(snapshot), flush=True)
-
-
-def follow(url: str, job: str) -> Iterator[dict[str, Any]]:
-    while True:
-        snapshot = request(f"{url}/jobs/{job}")
-        yield snapshot
         if snapshot["state"] in SETTLED:
             return
         time.sleep(POLL_SECONDS)
