@@ -204,8 +204,7 @@ class Client(Blocking[Operations]):
 
 def _clock_ahead(date: str | None) -> float | None:
     try:
-        return (
-            parsedate_to_datetime(date or "").timestamp() + 0.5 - time.time()
-        )  # the header has whole seconds, rounded down
+        # The header has whole seconds, rounded down.
+        return parsedate_to_datetime(date or "").timestamp() + 0.5 - time.time()
     except ValueError:
         return None

@@ -177,12 +177,12 @@ async def _receive(wire: Wire, remote: RemoteFile, temporary: Path) -> None:
 
 
 async def _raise_for_status(answer: OpenAnswer) -> None:
-    response = answer.response
-    if response.status_code in (200, 206):
+    status = answer.response.status_code
+    if status in (200, 206):
         return
-    if response.status_code in RETRIED_STATUSES:
-        raise httpx2.RemoteProtocolError(f"the service answers {response.status_code}")
-    raise refusal(httpx2.Response(response.status_code, content=await answer.rest(), request=response.request))
+    if status in RETRIED_STATUSES:
+        raise httpx2.RemoteProtocolError(f"the service answers {status}")
+    raise refusal(await answer.complete())
 
 
 async def _append(wire: Wire, remote: RemoteFile, answer: OpenAnswer, temporary: Path) -> None:

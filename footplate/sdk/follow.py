@@ -270,10 +270,10 @@ async def _frame_reader(answer: OpenAnswer, position: EventPosition | EventPosit
         position.end = "ended"  # 204: there are no more events
     if response.status_code == 204 or "event-stream" in response.headers.get("content-type", ""):
         return ServerSentEvents(answer)
-    complete_answer = httpx2.Response(response.status_code, content=await answer.rest(), request=response.request)
+    error = refusal(await answer.complete())
     if response.status_code in RETRIED_STATUSES:
-        raise Interrupted(1013, f"the service answers {response.status_code}", refusal(complete_answer))
-    raise refusal(complete_answer)
+        raise Interrupted(1013, f"the service answers {response.status_code}", error)
+    raise error
 
 
 def _stream_request(wire: Wire, path: str, position: EventPosition | EventPositions) -> httpx2.Request:
@@ -286,5 +286,5 @@ def _stream_request(wire: Wire, path: str, position: EventPosition | EventPositi
         "Sec-WebSocket-Key": generate_key(),
     }
     position.check_deadline()
-    timeout = httpx2.Timeout(10.0, read=position.seconds_to_read)
-    return ApiRequest("GET", path, params=position.params, headers=headers).http_request(wire, timeout=timeout)
+    request = ApiRequest("GET", path, position.params, headers, read_seconds=position.seconds_to_read)
+    return request.http_request(wire)

@@ -205,12 +205,12 @@ class AsyncJobs:
         project, filters = where.pop("project", None), dict[str, Any](where)
         if isinstance(filters.get("state"), str):
             filters["state"] = filters["state"].split(",")
+        if filters or ids is None:
+            body["where"] = filters
         outcomes: list[Outcome] = []
         while True:
-            request = ApiRequest.with_json(
-                "POST", "/jobs/bulk", body | ({"where": filters} if filters or ids is None else {}), is_repeatable=True,
-                params={"project": project},
-            )  # fmt: skip
+            params = {"project": project}
+            request = ApiRequest.with_json("POST", "/jobs/bulk", body, is_repeatable=True, params=params)
             page = await send_for_page(self._wire, request)
             outcomes += [read(Outcome, row) for row in page["data"]]
             if page["next_cursor"] is None:
@@ -256,10 +256,7 @@ class AsyncJob(JobView):
         attempts keep the new values. Events of kind `do` have the result.
         """
         commands: dict[str, Any] = {"save": save, "evaluate": evaluate, "set": dict(set or {})}
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
-        request = ApiRequest.with_json("POST", f"{self._path}/do", commands, headers=headers, is_repeatable=True)
-        self.info = await send_for(JobInfo, self._wire, request)
-        return self
+        return await self._act("do", commands, headers={"Idempotency-Key": uuid.uuid4().hex})
 
     async def fork(
         self,
@@ -413,9 +410,9 @@ class AsyncJob(JobView):
     def _position(self, after: int, kinds: str | Collection[str] | None) -> EventPosition:
         return EventPosition(after, comma_separated(kinds), subject=self.id, patience=self._patience)
 
-    async def _act(self, action: str, body: Mapping[str, Any]) -> Self:
+    async def _act(self, action: str, body: Mapping[str, Any], **options: Any) -> Self:
         """Sends an action, with retries, because repeating an action changes nothing."""
-        request = ApiRequest.with_json("POST", f"{self._path}/{action}", body, is_repeatable=True)
+        request = ApiRequest.with_json("POST", f"{self._path}/{action}", body, is_repeatable=True, **options)
         self.info = await send_for(JobInfo, self._wire, request)
         return self
 

@@ -38,6 +38,8 @@ class ApiRequest:
     params: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
+    stream: httpx2.SyncByteStream | None = None
+    """The body of an upload, instead of `body`."""
     is_repeatable: bool = False
     """True if sending the request twice has the same effect as once. GET and DELETE are always repeatable."""
     read_seconds: float | None = None
@@ -52,22 +54,25 @@ class ApiRequest:
     def may_repeat(self) -> bool:
         return self.is_repeatable or self.method in SAFE_METHODS
 
-    def http_request(self, wire: Wire, **options: Any) -> httpx2.Request:
+    def http_request(self, wire: Wire) -> httpx2.Request:
         params = {name: value for name, value in self.params.items() if value is not None}
-        headers = dict(self.headers)
+        headers, options = dict(self.headers), dict[str, Any]()
         if "opentelemetry.trace" in sys.modules:
             # Adds the `traceparent` of the current span.
             import_module("opentelemetry.propagate").inject(headers)
         if self.read_seconds is not None:
             options["timeout"] = httpx2.Timeout(CONNECT_SECONDS, read=self.read_seconds)
         try:
-            return wire.request(
+            request = wire.request(
                 self.method, self.path, params=params or None, headers=headers, content=self.body, **options
             )
         except httpx2.InvalidURL as error:
             longest_name = max(params, key=lambda name: len(str(params[name])), default="the path")
             detail = f"{longest_name} cannot be sent in an address: {error}"
             raise invalid("invalid_query", detail, "shorten it") from error
+        if self.stream is not None:
+            request.stream = self.stream
+        return request
 
 
 async def send(wire: Wire, request: ApiRequest, *, patience: float = 0.0) -> httpx2.Response:

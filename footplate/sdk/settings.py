@@ -36,7 +36,6 @@ def url_of_up() -> str | None:
 
     Raises SettingsError while it starts, because the default address may be another server's.
     """
-    is_starting = False
     with suppress(OSError, ValueError, LookupError, TypeError, ImportError):
         import fcntl  # Windows has none, and no `footplate up` either.
 
@@ -49,8 +48,6 @@ def url_of_up() -> str | None:
                 return None
         if holder["url"]:
             return str(holder["url"])
-        is_starting = True
-    if is_starting:
         raise SettingsError(
             "the `footplate up` of this folder is still starting",
             hint="try again when it has printed its address, or set FOOTPLATE_URL to use another service",

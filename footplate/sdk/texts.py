@@ -31,8 +31,8 @@ async def generated(
     request = api_request.http_request(wire)
     try:
         async with wire.open(request) as answer:
-            if (status := answer.response.status_code) != 200:
-                raise _refusal(httpx2.Response(status, content=await answer.rest(), request=request))
+            if answer.response.status_code != 200:
+                raise _refusal(await answer.complete())
             incomplete = b""
             while chunk := await answer.read(READ_SECONDS):
                 *events, incomplete = (incomplete + chunk).split(b"\n\n")

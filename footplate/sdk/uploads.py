@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
@@ -51,14 +49,8 @@ class AsyncFiles:
         except NotFound:
             pass
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(source.stat().st_size)}
-        request = _Upload(
-            method="POST",
-            path="/files",
-            params={"name": name, "tokenizer": tokenizer},
-            headers=headers,
-            is_repeatable=True,
-            source=source,
-        )
+        params, content = {"name": name, "tokenizer": tokenizer}, _Chunks(source, self._wire.on_bytes)
+        request = ApiRequest("POST", "/files", params, headers, stream=content, is_repeatable=True)
         file = await send_for(UploadedFile, self._wire, request)
         if file.sha256 != local_sha256:
             raise DownloadFailed(f"{source} was written to while it was uploaded", hint="upload it again")
@@ -84,20 +76,8 @@ class AsyncFiles:
         await send(self._wire, ApiRequest("DELETE", f"/files/{path_segment(file, 'file')}"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Upload(ApiRequest):
-    """The upload of a file. Each try reads the file from its start."""
-
-    source: Path
-
-    def http_request(self, wire: Wire, **options: Any) -> httpx2.Request:
-        request = super().http_request(wire, **options)
-        request.stream = _Chunks(self.source, wire.on_bytes)
-        return request
-
-
 class _Chunks(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """The content of a file as a request body, in chunks, for both kinds of client."""
+    """The content of a file as a request body, in chunks, for both kinds of client. Each try reads the whole file."""
 
     def __init__(self, path: Path, on_bytes: OnBytes | None) -> None:
         self._path, self._on_bytes = path, on_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from operator import methodcaller
 from typing import Any, TypeVar
@@ -77,9 +77,8 @@ class Wire:
     async def open(self, request: httpx2.Request) -> AsyncIterator[OpenAnswer]:
         """Yields an answer whose body is not read yet."""
         answer = await self.result(self._client.send(request, stream=True))
-        chunks = self._chunks(answer)
         try:
-            yield OpenAnswer(answer, self.result, lambda: self._next(chunks, b""))
+            yield OpenAnswer(self, answer)
         finally:
             await self.result(self._close(answer))
 
@@ -106,11 +105,9 @@ class AsyncWire(Wire):
 class OpenAnswer:
     """An answer whose body is read in chunks. After 101 Switching Protocols, bytes can also be written."""
 
-    def __init__(
-        self, response: httpx2.Response, result: Callable[[Any], Awaitable[Any]], next_chunk: Callable[[], Any]
-    ) -> None:
+    def __init__(self, wire: Wire, response: httpx2.Response) -> None:
         self.response = response
-        self._result, self._next_chunk = result, next_chunk
+        self._wire, self._chunks = wire, wire._chunks(response)
         self._socket = response.extensions["network_stream"] if response.status_code == 101 else None
 
     async def read(self, timeout_seconds: float) -> bytes:
@@ -119,20 +116,23 @@ class OpenAnswer:
         The timeout is that for bytes of a socket. For bytes of a body, the timeout of its request applies.
         """
         with _errors_of_httpx():
-            data = self._next_chunk() if self._socket is None else self._socket.read(CHUNK_BYTES, timeout_seconds)
-            return bytes(await self._result(data))
+            if self._socket is None:
+                data = self._wire._next(self._chunks, b"")
+            else:
+                data = self._socket.read(CHUNK_BYTES, timeout_seconds)
+            return bytes(await self._wire.result(data))
 
     async def write(self, data: bytes) -> None:
         assert self._socket is not None, "only a socket is written to"
         with _errors_of_httpx():
-            await self._result(self._socket.write(data, WRITE_SECONDS))
+            await self._wire.result(self._socket.write(data, WRITE_SECONDS))
 
-    async def rest(self) -> bytes:
-        """Reads the body to its end, and returns the bytes."""
+    async def complete(self) -> httpx2.Response:
+        """Reads the body to its end, and returns the answer with this body."""
         chunks = []
         while chunk := await self.read(0):
             chunks.append(chunk)
-        return b"".join(chunks)
+        return httpx2.Response(self.response.status_code, content=b"".join(chunks), request=self.response.request)
 
 
 @contextmanager

@@ -74,8 +74,9 @@ class FakeAnswer:
     async def write(self, data: bytes) -> None:
         self.replies.append(data)
 
-    async def rest(self) -> bytes:
-        return b"".join(self._chunks)
+    async def complete(self) -> httpx2.Response:
+        content = b"".join(self._chunks)
+        return httpx2.Response(self.response.status_code, content=content, request=self.response.request)
 
 
 class Socket:
