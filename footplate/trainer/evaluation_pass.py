@@ -13,8 +13,8 @@ from footplate.trainer.callback_tensors import in_place
 from footplate.trainer.data import batch_length, draw_and_discard, is_ours, opened
 from footplate.trainer.eval_totals import CollectedOutputs, ExactLoss, MeanLoss
 from footplate.trainer.losses.loss import shifted
-from footplate.trainer.metrics.choose import make_metric
-from footplate.trainer.metrics.sums import BatchMetric, Sums
+from footplate.trainer.metrics.choose import BatchMetric, make_metric
+from footplate.trainer.metrics.counting import Sums
 from footplate.trainer.overrides import Shortcut, left_out_by
 from footplate.trainer.precision import Precision, evaluating_in
 from footplate.trainer.prediction_step import BatchResult, prediction_step

@@ -19,7 +19,7 @@ from footplate.trainer.overrides import Overrides
 if TYPE_CHECKING:
     from footplate.trainer.checkpoint import Checkpoint
     from footplate.trainer.data import Epoch
-    from footplate.trainer.metrics.sums import BatchMetric
+    from footplate.trainer.metrics.choose import BatchMetric
     from footplate.trainer.model_signature import ModelSignature
     from footplate.trainer.named import NamedOptimizer
     from footplate.trainer.plan import StepPlan

@@ -41,8 +41,7 @@ from footplate.trainer.declined import refuse_overrides
 from footplate.trainer.internals import Internals
 from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.memory import MemoryMeter
-from footplate.trainer.metrics.choose import make_metric
-from footplate.trainer.metrics.sums import BatchMetric
+from footplate.trainer.metrics.choose import BatchMetric, make_metric
 from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
 from footplate.trainer.names import HPSearchBackend
 from footplate.trainer.optimizers.choose import optimizer_class

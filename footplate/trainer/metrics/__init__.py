@@ -1,7 +1,8 @@
 """Metrics of an evaluation beside the loss. They keep sums, so their memory does not grow with the samples.
 
-- `sums.py`: the interface, and sums that stay on the device and add up over processes
-- `counting.py`: accuracy, precision, recall, f1, mcc, mse, mae, rmse, perplexity and auroc
+- `choose.py`: the interface, and metrics by name
+- `counting.py`: accuracy, precision, recall, f1, mcc, mse, mae, rmse, perplexity and auroc, and their base. Its sums
+  stay on the device, and are added up over processes
 - `text.py`: bleu, sacrebleu, rouge and chrf of generated text, by torchmetrics
 - `third_party.py`: torchmetrics by name, and any object that has `add_batch` and `compute`
 """

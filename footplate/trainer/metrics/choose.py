@@ -1,19 +1,28 @@
-"""Makes metrics by name, or from a factory."""
+"""The interface of a metric. Makes metrics by name, or from a factory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import torch
+from torch import Tensor
 
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.metrics.counting import Accuracy, Auroc, Average, Counted, Error, Matthews, Perplexity
-from footplate.trainer.metrics.sums import BatchMetric
 from footplate.trainer.metrics.text import TEXTS, TextMetric
 from footplate.trainer.metrics.third_party import PREFIX, AddBatch, TorchMetric
+
+
+class BatchMetric(Protocol):
+    """An object that receives the logits and labels of every batch of an evaluation, and then computes its values."""
+
+    def update(self, logits: Tensor, labels: Tensor) -> None: ...
+
+    def compute(self) -> dict[str, float]: ...
+
 
 METRICS: dict[str, Callable[[], BatchMetric]] = {
     "accuracy": Accuracy,

@@ -11,13 +11,43 @@ from torch import Tensor
 from torch.nn import functional
 
 from footplate.trainer.losses.labels import IGNORE
-from footplate.trainer.metrics.sums import Sums, ratio
 
 Average = Literal["macro", "micro", "weighted", "binary"]
 _BYTES = 64 * 2**20
 """The largest size of the buckets in which Auroc counts scores."""
 _FINEST = 18
 """The largest number of leading bits of a score by which Auroc distinguishes scores."""
+
+
+class Sums:
+    """The base of metrics that are computed from sums. Sums stay on the device and can be added over processes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            if name in self.sums:
+                self.sums[name].add_(value)
+            else:
+                # float64 holds counts exactly up to 2^53, and sums losses more precisely than float32.
+                self.sums[name] = value.double() if value.is_floating_point() else value.long()
+
+    def join(self, everyone: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
+        """Replaces the sums by those of all processes, which `everyone` gathers. A process may have no batch."""
+        totals: dict[str, Tensor] = {}
+        for sums in everyone({name: value.cpu() for name, value in self.sums.items()}):
+            for name, value in sums.items():
+                totals[name] = totals[name] + value if name in totals else value
+        self.sums = totals
+
+    def compute(self) -> dict[str, float]:
+        """Returns the metric's value under its name, or NaN if there was no batch."""
+        return {self.name: self.value() if self.sums else math.nan}
+
+    def value(self) -> float:
+        raise NotImplementedError
 
 
 class Accuracy(Sums):
@@ -81,8 +111,8 @@ class Counted(_PerClass):
         hits, predicted, actual = (self.sums[name] for name in ("hits", "named", "true"))
         denominators = {"precision": predicted, "recall": actual, "f1": (predicted + actual) / 2}[self.kind]
         if self.average == "micro":
-            return float(ratio(hits.sum().double(), denominators.sum().double()))
-        scores = ratio(hits.double(), denominators.double())
+            return float(_ratio(hits.sum().double(), denominators.sum().double()))
+        scores = _ratio(hits.double(), denominators.double())
         if self.average == "binary":
             return float(scores[1] if len(scores) > 1 else scores[0])
         weights = actual.double() if self.average == "weighted" else ((predicted + actual) > 0).double()
@@ -220,3 +250,8 @@ def several_labels(metric: str, logits: Tensor, labels: Tensor) -> bool:
 
 def _mean(total: Tensor, count: Tensor) -> float:
     return float(total) / int(count) if int(count) else math.nan
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Divides two tensors of counts. 0 / 0 is 0, because a class that was never predicted has no correct prediction."""
+    return torch.where(denominator > 0, numerator / denominator.clamp(min=torch.finfo(torch.double).tiny), 0.0)

@@ -1,6 +1,6 @@
 """Optimizers, by Hugging Face's names.
 
-- `groups.py`: which parameters decay, and an optimizer over these groups
+- `groups.py`: which parameters decay, an optimizer over these groups, and the parameters with gradients of a group
 - `choose.py`: names to classes and their arguments
 - `adafactor.py`, `lion.py`, `schedule_free.py`: built in
 """

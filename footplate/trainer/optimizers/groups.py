@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -55,6 +55,20 @@ def parameter_groups(model: nn.Module, decay: Collection[str], weight_decay: flo
         {"params": [value for name, value in trainable if name in names], "weight_decay": weight_decay},
         {"params": [value for name, value in trainable if name not in names], "weight_decay": 0.0},
     ]
+
+
+def with_gradients(group: dict[str, Any], optimizer: str) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """Yields parameters and their gradients as lists for torch's foreach operations, one pair per device and dtype."""
+    lists: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for parameter in group["params"]:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            raise RuntimeError(f"{optimizer} does not support sparse gradients: make the embedding with sparse=False")
+        parameters, gradients = lists.setdefault((parameter.device, parameter.dtype), ([], []))
+        parameters.append(parameter)
+        gradients.append(parameter.grad)
+    yield from lists.values()
 
 
 def make_optimizer(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from footplate.trainer.optimizers.foreach import with_gradients
+from footplate.trainer.optimizers.groups import with_gradients
 
 
 class Lion(Optimizer):

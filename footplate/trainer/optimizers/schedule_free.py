@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from footplate.trainer.optimizers.foreach import with_gradients
+from footplate.trainer.optimizers.groups import with_gradients
 
 
 class _ScheduleFree(Optimizer):

@@ -15,8 +15,7 @@ from torchmetrics.text import BLEUScore
 
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.metrics.choose import METRICS, make_metric
-from footplate.trainer.metrics.counting import Auroc
-from footplate.trainer.metrics.sums import Sums
+from footplate.trainer.metrics.counting import Auroc, Sums
 
 CLASSES, SAMPLES = 4, 301
 
