@@ -19,8 +19,7 @@ from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.steps.shared_step import SharedStep
 from footplate.trainer.strategies import attention
-from footplate.trainer.strategies.context_parallel import ContextParallel
-from footplate.trainer.strategies.sequence_split import cut
+from footplate.trainer.strategies.context_parallel import ContextParallel, cut
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer.strategies.sequence_split import own_pieces
 
 _NAME = "footplate_context_parallel"
 _TORCHS = functional.scaled_dot_product_attention
@@ -97,6 +96,11 @@ class SharedAttention:
             sees = torch.ones(self.length, until, dtype=torch.bool, device=device)
             self._masks[key] = sees.tril(until - self.length)
         return self._masks[key]
+
+
+def own_pieces(rank: int, size: int) -> tuple[int, int]:
+    """Returns the numbers of a process's two pieces, of 2 * size in all: one from the front and one from the back."""
+    return rank, 2 * size - 1 - rank
 
 
 class _Gathered(torch.autograd.Function):

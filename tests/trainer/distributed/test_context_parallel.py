@@ -11,7 +11,7 @@ import torch
 from footplate.contract.errors import NotAvailableYet
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.strategies.choose import choose
-from footplate.trainer.strategies.sequence_split import cut, own_positions
+from footplate.trainer.strategies.context_parallel import cut, own_positions
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import FolderOf, Results
 from tests.trainer.distributed.scenario_lists import LLAMA, ODD
