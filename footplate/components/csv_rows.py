@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from footplate.components.lines import Lines
-from footplate.components.rows import Row, unreadable
+from footplate.components.rows import Row, reading, unreadable
 from footplate.contract.errors import DatasetError
 from footplate.contract.row_report import NUMBER as NUMBER_TEXT
 from footplate.contract.row_report import WHOLE_NUMBER
@@ -31,14 +31,11 @@ class CsvRows(Lines):
 
     def _starts(self, path: Path) -> array[int]:
         starts = array("Q")
-        try:
-            with path.open("rb") as file:
-                lines = _Counted(file)
-                for start, record in self._records(lines, path):
-                    starts.append(start)
-                    self._learn(record)
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+        with reading(path), path.open("rb") as file:
+            lines = _Counted(file)
+            for start, record in self._records(lines, path):
+                starts.append(start)
+                self._learn(record)
         starts.append(lines.offset)
         return starts
 

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 from torch.utils.data import IterableDataset, get_worker_info
 
 from footplate.components.lines import line_of
-from footplate.components.rows import UNREADABLE, Row, unreadable
+from footplate.components.rows import UNREADABLE, Row, reading, unreadable
 from footplate.components.tables import opened, rows_of, schema_of
-from footplate.contract.errors import DatasetError
 
 State = dict[str, int]
 UnreadRow = tuple[int, int, Callable[[], Row]]
@@ -40,15 +39,12 @@ class LineReader:
         self.row = row
 
     def read(self, path: Path, offset: int) -> Iterator[UnreadRow]:
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                for line in file:
-                    begins, offset = offset, offset + len(line)
-                    if line.strip():
-                        yield begins, offset, partial(self.row, line)
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+        with reading(path), path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                begins, offset = offset, offset + len(line)
+                if line.strip():
+                    yield begins, offset, partial(self.row, line)
 
     def where(self, path: Path, offset: int) -> str:
         return line_of(path, offset)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy
 
-from footplate.components.rows import UNREADABLE, Row, is_stream, kind, unreadable, where
+from footplate.components.rows import UNREADABLE, Row, is_stream, kind, reading, unreadable, where
 from footplate.contract.errors import DatasetError
 from footplate.contract.spec_parts import Split
 
@@ -53,11 +53,8 @@ class Lines:
 
     def __getitem__(self, index: int) -> Row:
         path, start, end = self._locate(index)
-        try:
-            with path.open("rb", buffering=0) as file:
-                content = os.pread(file.fileno(), end - start, start)
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+        with reading(path), path.open("rb", buffering=0) as file:
+            content = os.pread(file.fileno(), end - start, start)
         try:
             return self._row(content, path)
         except UNREADABLE as error:
@@ -79,14 +76,11 @@ class Lines:
     def _starts(self, path: Path) -> array[int]:
         """Returns the offset of each row of a file, followed by the size of the file."""
         starts, offset = array("Q"), 0
-        try:
-            with path.open("rb") as file:
-                for line in file:
-                    if line.strip():
-                        starts.append(offset)
-                    offset += len(line)
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
+        with reading(path), path.open("rb") as file:
+            for line in file:
+                if line.strip():
+                    starts.append(offset)
+                offset += len(line)
         starts.append(offset)
         return starts
 
@@ -98,10 +92,8 @@ class WholeFiles(Lines):
     """The rows of files in which each file is one row. Empty files are left out."""
 
     def _starts(self, path: Path) -> array[int]:
-        try:
+        with reading(path):
             size = path.stat().st_size
-        except OSError as error:
-            raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
         return array("Q", [0, size] if size else [size])
 
 

@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from footplate.contract.errors import DatasetError, did_you_mean
+from footplate.components.rows import not_chosen
+from footplate.contract.errors import DatasetError
 
 SUFFIXES = {
     ".parquet": "parquet",
@@ -43,10 +44,7 @@ def files_of(folder: Path, config: str | None, split: str | None) -> tuple[str, 
     if split is None and len(splits) == 1:
         (split,) = splits
     if split is None or split not in splits:
-        problem = "needs the argument split" if split is None else f"has no split {split!r}"
-        raise DatasetError(
-            f"the dataset {problem}; its splits are: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
-        )
+        raise not_chosen("the dataset", "split", split, splits)
     kinds = {SUFFIXES[file.suffix.lower()] for file in splits[split]}
     if len(kinds) != 1:
         raise DatasetError(
@@ -102,10 +100,7 @@ def _of_card(folder: Path, configs: list[dict[str, Any]], config_name: str | Non
     defaults = [name for name, config in names.items() if config.get("default") or name == "default" or len(names) == 1]
     name = config_name or next(iter(defaults), None)
     if name is None or name not in names:
-        problem = "needs the argument config" if name is None else f"has no config {name!r}"
-        raise DatasetError(
-            f"the dataset {problem}; its configs are: {', '.join(names)}", hint=did_you_mean(name or "", names)
-        )
+        raise not_chosen("the dataset", "config", name, names)
     files = names[name]["data_files"]
     entries = (
         files if isinstance(files, list) and all(isinstance(entry, dict) for entry in files) else [{"path": files}]

@@ -5,7 +5,9 @@ All objects can be pickled, because data workers may be spawned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from footplate.contract import conversations
@@ -45,6 +47,15 @@ class Mapped:
 
     def where(self, index: int) -> str:
         return where(self.rows, index)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raises DatasetError in place of an OSError of the `with` block, which reads this file."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 UNREADABLE = (DatasetError, ValueError, RecursionError)
@@ -94,6 +105,13 @@ def where(rows: Any, index: int) -> str:
     """Returns a row's position for errors: such as `train.jsonl, line 7`, or its number if the dataset has no files."""
     locate = getattr(rows, "where", None)
     return str(locate(index)) if callable(locate) else f"row {index}"
+
+
+def not_chosen(subject: str, argument: str, name: str | None, choices: Collection[str]) -> DatasetError:
+    """Returns the error for an argument that is missing, or that names none of the subject's choices."""
+    problem = f"needs the argument {argument}" if name is None else f"has no {argument} {name!r}"
+    text = f"{subject} {problem}; its {argument}s are: {', '.join(choices)}"
+    return DatasetError(text, hint=did_you_mean(name or "", choices))
 
 
 def column(rows: Sequence[Row], name: str) -> list[Any]:

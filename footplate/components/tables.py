@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from footplate.components.rows import Row
+from footplate.components.rows import Row, not_chosen
 from footplate.contract.errors import DatasetError, did_you_mean
 
 AT_ONCE = 10_000
@@ -135,8 +135,5 @@ def _split(folder: Path, split: str | None) -> Path:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{folder.name}/dataset_dict.json cannot be read: {error}") from error
     if split not in splits:
-        problem = "needs the argument split" if split is None else f"has no split {split!r}"
-        raise DatasetError(
-            f"{folder.name} {problem}; its splits are: {', '.join(splits)}", hint=did_you_mean(split or "", splits)
-        )
+        raise not_chosen(folder.name, "split", split, splits)
     return folder / split
