@@ -68,6 +68,14 @@ def require_tokenizer(processor: Any, who: str) -> None:
         )
 
 
+def require_fast_tokenizer(processor: Any, who: str, reports: str) -> None:
+    require_tokenizer(processor, who)
+    if not getattr(processor, "is_fast", False):
+        raise NotBuildable(
+            f"{who} needs a fast tokenizer: this one does not report the {reports} of its tokens", hint=NEEDS_FAST
+        )
+
+
 def require_pad_token(processor: Any, who: str) -> None:
     require_tokenizer(processor, who)
     if getattr(processor, "pad_token", None) is None:

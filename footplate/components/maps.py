@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from footplate.components.answer_tokens import AnswerTokens
 from footplate.components.chunking import Chunks
-from footplate.components.hf_processors import NEEDS_FAST, require_tokenizer
+from footplate.components.hf_processors import require_fast_tokenizer, require_tokenizer
 from footplate.components.rows import BadRow, Mapped, Row, column, is_stream, kind, require_rows, without
 from footplate.components.streams import ChunkedStream, MappedStream
 from footplate.components.tokenizing import Tokenize, TokenizeAnswers, TokenizeChat, TokenizeWords
@@ -54,12 +54,7 @@ def tokenize_words(
     label_every_piece: Annotated[bool, "Label all tokens of a word; false labels only its first token"] = False,
 ) -> Any:
     """Turns lists of words into tokens, and labels of words into labels of tokens."""
-    require_tokenizer(processor, "tokenize-words")
-    if not getattr(processor, "is_fast", False):
-        raise NotBuildable(
-            "tokenize-words needs a fast tokenizer: this one does not report the words of its tokens",
-            hint=NEEDS_FAST,
-        )
+    require_fast_tokenizer(processor, "tokenize-words", "words")
     return mapped(rows, TokenizeWords(processor, column, labels, max_length, label_every_piece))
 
 
@@ -76,12 +71,7 @@ def answers(
     max_length: Longest = None,
 ) -> Any:
     """Turns questions and texts into tokens, and answers into positions of their first and last token (SQuAD)."""
-    require_tokenizer(processor, "answers")
-    if not getattr(processor, "is_fast", False):
-        raise NotBuildable(
-            "answers needs a fast tokenizer: this one does not report the positions of its tokens",
-            hint=NEEDS_FAST,
-        )
+    require_fast_tokenizer(processor, "answers", "positions")
     return mapped(rows, TokenizeAnswers(processor, question, context, column, max_length))
 
 

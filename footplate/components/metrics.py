@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-Average = Literal["macro", "micro", "weighted", "binary"]
+from footplate.trainer.metrics.counting import Average, Counted
+
 Averaged = Annotated[
     Average,
     "The average: macro (equal weights), weighted (by labels), micro (all counts together) or binary (class 1 only)",
@@ -27,6 +28,4 @@ def recall(*, average: Averaged = "macro") -> Any:
 
 
 def _counted(kind: Literal["f1", "precision", "recall"], average: Average) -> Any:
-    from footplate.trainer.metrics.counting import Counted
-
     return Counted(kind, average, kind if average == "macro" else f"{kind}_{average}")
