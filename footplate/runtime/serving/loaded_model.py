@@ -14,6 +14,7 @@ from footplate.contract.errors import FootplateError
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Serve
 from footplate.trainer.adapters import base_model
+from footplate.trainer.collators.padding import pad_rows
 from footplate.trainer.losses.labels import require_labels
 from footplate.trainer.trainer import Trainer
 
@@ -128,13 +129,9 @@ class LoadedModel:
 
     def padded(self, rows: Sequence[Sequence[int]], *, on_left: bool) -> dict[str, Tensor]:
         """Returns the tokens of several texts as one batch, and the mask of its padding."""
-        width = max(map(len, rows))
-        ids = torch.full((len(rows), width), self.padding, dtype=torch.long)
-        mask = torch.zeros((len(rows), width), dtype=torch.long)
-        for index, row in enumerate(rows):
-            place = slice(width - len(row), width) if on_left else slice(0, len(row))
-            ids[index, place] = torch.tensor(row, dtype=torch.long)
-            mask[index, place] = 1
+        width, side = max(map(len, rows)), "left" if on_left else "right"
+        ids = pad_rows(rows, width, self.padding, side)
+        mask = pad_rows([[1] * len(row) for row in rows], width, 0, side)
         return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
 
 
