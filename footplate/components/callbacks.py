@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from footplate.components.component import component
 from footplate.trainer.callback_tensors import HoldsTensors, put, read, swapped
 from footplate.trainer.callbacks import EarlyStoppingCallback, ExportableState, TrainerCallback
-from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.state import TrainerControl, TrainerState, may_be_logged
 
 
 class EarlyStopping(EarlyStoppingCallback):
@@ -57,7 +57,7 @@ class GradientNorms(TrainerCallback):
                 self.layers.setdefault(layer, []).append(value)
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if not _is_logged(args, state):
+        if not may_be_logged(args, state):
             return
         for layer, parameters in self.layers.items():
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -69,16 +69,6 @@ class GradientNorms(TrainerCallback):
         figures = {f"grad_norm/{layer}": value for layer, value in zip(self.norms, values, strict=True)}
         self.norms = {}
         return figures
-
-
-def _is_logged(args: Any, state: TrainerState) -> bool:
-    """Returns True if the current step is logged, or may be logged because it may end an epoch."""
-    step = state.global_step + 1
-    if step == 1 and args.logging_first_step:
-        return True
-    if args.logging_strategy == "steps":
-        return bool(step % state.logging_steps == 0)
-    return bool(args.logging_strategy == "epoch")
 
 
 class StopOnNan(TrainerCallback, ExportableState):

@@ -19,6 +19,14 @@ def watched_metric(args: TrainingArguments) -> str:
     return name if name.startswith(("eval_", "lm_eval/")) else f"eval_{name}"
 
 
+def may_be_logged(args: TrainingArguments, state: TrainerState) -> bool:
+    """Returns True if the current step is logged, or may be logged because it may end an epoch."""
+    step = state.global_step + 1
+    if args.logging_strategy == "steps" and step % state.logging_steps == 0:
+        return True
+    return args.logging_strategy == "epoch" or (step == 1 and args.logging_first_step)
+
+
 def as_lists(value: Any) -> Any:
     """Converts arrays and tensors among a user's metrics to lists, for JSON files."""
     if hasattr(value, "tolist"):

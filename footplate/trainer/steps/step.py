@@ -18,6 +18,7 @@ from footplate.trainer.optimizers.groups import rate_of
 from footplate.trainer.overrides import Shortcut
 from footplate.trainer.precision import LossScale
 from footplate.trainer.schedules import follows_a_metric
+from footplate.trainer.state import may_be_logged
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -173,10 +174,7 @@ def _norm_when_logged(trainer: Trainer) -> Callable[[Any, float], Tensor | None]
     args, strategy = trainer.args, trainer._footplate.strategy
 
     def norm(parameters: Any, max_norm: float) -> Tensor | None:
-        step = trainer.state.global_step + 1
-        by_step = args.logging_strategy == "steps" and step % trainer.state.logging_steps == 0
-        first = step == 1 and args.logging_first_step
-        if by_step or first or args.logging_strategy == "epoch" or strategy.scale is not None:
+        if strategy.scale is not None or may_be_logged(args, trainer.state):
             return strategy.clip(parameters, float("inf"))
         return None
 
