@@ -50,7 +50,7 @@ def save_model(trainer: Trainer, output_dir: str | None = None, _internal_call: 
     With `push_to_hub` the files are uploaded too, unless they belong to a checkpoint (`_internal_call`).
     """
     strategy = trainer._footplate.strategy
-    weights = strategy.whole_weights(trainer.model, _internal_call=_internal_call)
+    weights = strategy.whole_weights(trainer.model)
     if trainer.args.should_save:
         folder = Path(output_dir or trainer.args.output_dir or ".")
         folder.mkdir(parents=True, exist_ok=True)

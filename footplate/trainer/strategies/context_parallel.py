@@ -10,7 +10,7 @@ the same amount of work for all. Labels are shifted by one token before the spli
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ from footplate.trainer.losses.loss import items
 from footplate.trainer.precision import precision_of
 from footplate.trainer.strategies.attention import SharedAttention, own_pieces
 from footplate.trainer.strategies.ddp import Ddp
-from footplate.trainer.strategies.same_batch import require_same_batch
 from footplate.trainer.strategies.single import BuildArguments
 
 _KNOWN = {"input_ids", "labels", "shift_labels", "attention_mask", "position_ids"}
@@ -39,9 +38,6 @@ class ContextParallel(Ddp):
         self.context_parallel = size
         super().__init__(args, place, build=build)
         self.attention = SharedAttention(self.peers.consecutive_group(size), self.peers.rank % size, size)
-
-    def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
-        return require_same_batch(super().epoch(epoch, loader), self.peers, self.context_parallel)
 
     def cut(self, batch: Any) -> SequenceShard:
         return cut(batch, self.peers.rank % self.context_parallel, self.context_parallel)

@@ -26,6 +26,7 @@ from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.device_copy import map_tensors
 from footplate.trainer.strategies.gather import gather_values, require_tensors
 from footplate.trainer.strategies.peers import OneProcess, PaddingBatch, Peers
+from footplate.trainer.strategies.same_batch import require_same_batch
 from footplate.trainer.strategies.single import BuildArguments, Single, ddp_options
 from footplate.trainer.stream import StreamShard
 
@@ -63,14 +64,17 @@ class Ddp(Single):
         return self._wrap(model), optimizer
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        """Wraps a placed model in DDP, which also copies the main process's weights to all processes."""
+        """Returns the model in the wrapper of the strategy, which is made once for each model."""
         if model not in self._wrapped:
-            on = [self.device] if self.device.type == "cuda" else None
-            trains = any(parameter.requires_grad for parameter in model.parameters())
-            self._wrapped[model] = (
-                DistributedDataParallel(model, device_ids=on, **ddp_options(self.args)) if trains else model
-            )
+            self._wrapped[model] = self._make_wrapper(model)
         return self._wrapped[model]
+
+    def _make_wrapper(self, model: nn.Module) -> nn.Module:
+        """Wraps a placed model in DDP, which also copies the main process's weights to all processes."""
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            return model
+        on = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=on, **ddp_options(self.args))
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         """Returns the unwrapped model, so that no process waits for another in forward.
@@ -101,7 +105,9 @@ class Ddp(Single):
         return is_stream or (isinstance(shard, DataShard) and not shard.evens)
 
     def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
-        return lockstep(epoch, self.readers) if self.is_uneven(loader) else epoch
+        batches = lockstep(epoch, self.readers) if self.is_uneven(loader) else epoch
+        size = self.tensor_parallel * self.context_parallel
+        return batches if size == 1 else require_same_batch(batches, self.peers, size)
 
     def batches(self, opened: Iterator[Any]) -> Iterator[Any]:
         return lockstep(opened, self.readers)

@@ -103,7 +103,7 @@ class DeepSpeed(Sharded):
 
     # Files
 
-    def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
+    def whole_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
         """Returns all weights in single precision, in which the optimizer trains them, also if forward uses bf16."""
         if self._gathered is not None:
             return self._gathered

@@ -30,10 +30,8 @@ class Fsdp(Sharded):
         super().__init__(args, place, build=build)
         self._whole_mesh: DeviceMesh | None = None
 
-    def _wrap(self, model: nn.Module) -> nn.Module:
+    def _make_wrapper(self, model: nn.Module) -> nn.Module:
         """Shards the model in place. Its parameters become DTensors and keep their names."""
-        if model in self._wrapped:
-            return model
         self._place(model)
         if self.settings.activation_checkpointing:
             checkpoint_activations(model)
@@ -51,7 +49,6 @@ class Fsdp(Sharded):
         if callable(getattr(model, "generate", None)):
             # `generate` may call a submodule directly, so the parameters outside of all layers must be gathered first.
             register_fsdp_forward_method(model, "generate")
-        self._wrapped[model] = model
         return model
 
     def _shard_over(self, model: nn.Module) -> DeviceMesh:

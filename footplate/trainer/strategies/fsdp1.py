@@ -61,10 +61,8 @@ class Fsdp1(Sharded):
             )
         return super().prepare(model, optimizer)
 
-    def _wrap(self, model: nn.Module) -> nn.Module:
+    def _make_wrapper(self, model: nn.Module) -> nn.Module:
         """Wraps the model. The parameter objects stay, but their values move to the flat slices."""
-        if model in self._wrapped:
-            return self._wrapped[model]
         self._place(model)
         if self.settings.activation_checkpointing:
             checkpoint_activations(model)
@@ -92,7 +90,6 @@ class Fsdp1(Sharded):
         generate: Any = getattr(model, "generate", None)
         if generate is not None:
             vars(model)["generate"] = _with_its_own_parameters(whole, generate)
-        self._wrapped[model] = whole
         return whole
 
     def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
@@ -108,7 +105,7 @@ class Fsdp1(Sharded):
 
     # Files
 
-    def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
+    def whole_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
         if self._gathered is not None or model not in self._wrapped:
             return self._gathered
         with self._whole(model, writes=False):

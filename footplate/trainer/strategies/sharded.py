@@ -20,7 +20,7 @@ from footplate.trainer import checkpoint as files
 from footplate.trainer.launcher import Place
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.precision import precision_of
-from footplate.trainer.strategies import shards, shared_folder
+from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.ddp import Ddp
 from footplate.trainer.strategies.single import BuildArguments
 
@@ -87,7 +87,7 @@ class Sharded(Ddp):
 
     # Files
 
-    def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
+    def whole_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
         """Gathers the unsharded weights in the main process. All processes must call this method.
 
         For a model with adapters, only the trained weights are returned.
@@ -116,20 +116,13 @@ class Sharded(Ddp):
         return {"state": whole, "param_groups": state["param_groups"]}
 
     def load_weights(self, model: nn.Module, folder: Path) -> None:
-        if not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        if files.is_sharded(folder) or not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
             return super().load_weights(model, folder)
-        if files.is_sharded(folder):
-            return shards.load_model(model, folder)
         whole = files.read_weights(model, folder)
         for name, piece in model.state_dict().items():
             if name in whole:
                 piece.copy_(as_piece(whole[name], piece))
         return None
-
-    def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
-        if files.is_sharded(folder):
-            return shards.load_optimizer(optimizer, folder)
-        return super().stored_optimizer(optimizer, folder)
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         """Shards each moment like its parameter, and loads the state."""

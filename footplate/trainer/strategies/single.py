@@ -232,7 +232,7 @@ class Single:
 
     # Files
 
-    def whole_weights(self, model: nn.Module, *, _internal_call: bool = False) -> dict[str, Tensor] | None:
+    def whole_weights(self, model: nn.Module) -> dict[str, Tensor] | None:
         """Returns all weights on this process. Returns None if `model.state_dict()` has them anyway."""
         return None
 

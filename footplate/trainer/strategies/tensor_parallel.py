@@ -23,7 +23,6 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import adapters
 from footplate.trainer.launcher import Place
 from footplate.trainer.strategies.fsdp import Fsdp
-from footplate.trainer.strategies.same_batch import require_same_batch
 from footplate.trainer.strategies.single import BuildArguments
 
 
@@ -34,15 +33,9 @@ class TensorParallel(Fsdp):
         # Accelerate supports this config on GPUs only. It is stored for code that reads it from Accelerate's state.
         self.accelerator.state.parallelism_config = config
 
-    def _wrap(self, model: nn.Module) -> nn.Module:
-        if model in self._wrapped:
-            return model
+    def _make_wrapper(self, model: nn.Module) -> nn.Module:
         self._require_split(model)
-        if self._must_shard(model):
-            return super()._wrap(model)
-        self._place(model)
-        self._wrapped[model] = model
-        return model
+        return super()._make_wrapper(model) if self._must_shard(model) else self._place(model)
 
     def _must_shard(self, model: nn.Module) -> bool:
         is_sharded = any(isinstance(module, FSDPModule) for module in model.modules())
@@ -97,9 +90,6 @@ class TensorParallel(Fsdp):
                 if not isinstance(tensor, DTensor):
                     tensor.data = tensor.data.to(self.device)
                     dist.broadcast(tensor.data, src=0)
-
-    def epoch(self, epoch: Iterator[Any], loader: Any) -> Iterator[Any]:
-        return require_same_batch(super().epoch(epoch, loader), self.peers, self.tensor_parallel)
 
     def stepper(self, optimizer: Any) -> Any:
         return StepByMesh(self.plain_optimizer(optimizer))
