@@ -5,6 +5,7 @@ The sharded strategies inherit from this class.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, fields
@@ -18,15 +19,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from footplate.contract.arguments import TrainingArguments
+from footplate.contract.errors import DatasetError
 from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.launcher import Place
 from footplate.trainer.samplers import DataShard
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies import shared_folder
-from footplate.trainer.strategies.device_copy import map_tensors
+from footplate.trainer.strategies.device_copy import map_tensors, tensors_in
 from footplate.trainer.strategies.gather import gather_values, require_tensors
 from footplate.trainer.strategies.peers import OneProcess, PaddingBatch, Peers
-from footplate.trainer.strategies.same_batch import require_same_batch
 from footplate.trainer.strategies.single import BuildArguments, Single, ddp_options
 from footplate.trainer.stream import StreamShard
 
@@ -220,3 +221,28 @@ def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
             ]
         is_first, last = False, last if batch is _NONE else batch
         yield PaddingBatch(last) if batch is _NONE else batch
+
+
+def require_same_batch(batches: Iterator[Any], peers: OneProcess, size: int) -> Iterator[Any]:
+    """Yields an epoch's batches. Raises DatasetError if the processes of a group have different first batches."""
+    first = next(batches, None)
+    start = peers.rank // size * size
+    group = range(start, start + size)
+    digests = peers.all_gather(_digest(first))
+    if len({digests[rank] for rank in group}) > 1:
+        raise DatasetError(
+            f"processes {group[0]} to {group[-1]} compute every batch together, but have read different first batches "
+            "of an epoch: random choices in a dataset or collator must come from generators "
+            "that the seed sets (random, NumPy, torch), or follow from the sample's number"
+        )
+    if first is not None:
+        yield first
+        yield from batches
+
+
+def _digest(batch: Any) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors_in(batch):
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
