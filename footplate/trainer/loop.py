@@ -18,8 +18,7 @@ from footplate.trainer.data import Epoch
 from footplate.trainer.internals import Run
 from footplate.trainer.model_changes import changed_for_training
 from footplate.trainer.placed_models import set_model
-from footplate.trainer.plan import StepPlan
-from footplate.trainer.position import DataPosition, resumed
+from footplate.trainer.plan import DataPosition, StepPlan, resumed
 from footplate.trainer.search import trial_state
 from footplate.trainer.seeds import data_seed, seed_all
 from footplate.trainer.state import TrainerState, TrainOutput
