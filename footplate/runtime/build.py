@@ -27,8 +27,7 @@ from footplate.runtime.own_code import OwnComponent
 from footplate.trainer.adapters import base_model
 from footplate.trainer.evaluation import OwnEvaluation
 from footplate.trainer.metrics.choose import METRICS
-from footplate.trainer.metrics.text import TEXTS
-from footplate.trainer.metrics.third_party import PREFIX, TorchMetric
+from footplate.trainer.metrics.third_party import PREFIX, TEXTS, TorchMetric
 from footplate.trainer.named import NamedOptimizer
 from footplate.trainer.named.spec import parameters_of
 

@@ -41,8 +41,7 @@ def packages() -> Iterator[Described]:
 
 def describe_all() -> Iterator[Described]:
     from footplate.trainer.metrics.choose import METRICS
-    from footplate.trainer.metrics.text import TEXTS
-    from footplate.trainer.metrics.third_party import PREFIX
+    from footplate.trainer.metrics.third_party import PREFIX, TEXTS
 
     for group in GROUPS:
         for name, entry in sorted(registered(group).items()):

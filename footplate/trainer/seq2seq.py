@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from footplate.contract.arguments.argument_fields import CONFIG, GenerationFields
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.metrics.text import TEXTS
+from footplate.trainer.metrics.third_party import TEXTS
 from footplate.trainer.state import PredictionOutput
 from footplate.trainer.trainer import Trainer
 

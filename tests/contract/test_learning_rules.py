@@ -9,7 +9,7 @@ import pytest
 from footplate.contract.arguments import Seq2SeqTrainingArguments
 from footplate.contract.learning_rules import TEXT_METRICS
 from footplate.contract.spec import JobSpec
-from footplate.trainer.metrics.text import TEXTS
+from footplate.trainer.metrics.third_party import TEXTS
 from tests.contract.specs import TOY, places, problems_of
 
 MAIN: dict[str, Any] = {"id": "main", "params": ["^(?!.*quantiles)"], "use": "adam", "args": {"lr": 1e-4}}

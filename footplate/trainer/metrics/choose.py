@@ -12,8 +12,7 @@ from torch import Tensor
 
 from footplate.contract.errors import UnknownComponent
 from footplate.trainer.metrics.counting import Accuracy, Auroc, Average, Counted, Error, Matthews, Perplexity
-from footplate.trainer.metrics.text import TEXTS, TextMetric
-from footplate.trainer.metrics.third_party import PREFIX, AddBatch, TorchMetric
+from footplate.trainer.metrics.third_party import PREFIX, TEXTS, AddBatch, TextMetric, TorchMetric
 
 
 class BatchMetric(Protocol):

@@ -1,11 +1,12 @@
-"""Adapts metrics of torchmetrics and of Hugging Face's evaluate to the interface `BatchMetric`."""
+"""Adapts metrics of torchmetrics, also those of texts, and of Hugging Face's evaluate to `BatchMetric`."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from footplate.contract.errors import UnknownComponent
 from footplate.trainer.losses.labels import IGNORE
 
 PREFIX = "torchmetrics/"
+_SEVERAL_TARGETS = ("BLEUScore", "SacreBLEUScore", "CHRFScore")
+TEXTS = {"bleu": "BLEUScore", "sacrebleu": "SacreBLEUScore", "rouge": "ROUGEScore", "chrf": "CHRFScore"}
 
 
 class TorchMetric:
@@ -45,12 +48,15 @@ class TorchMetric:
         return {f"{self.name}_{at}": float(value) for at, value in enumerate(result.flatten())}
 
 
-def _named(name: str) -> Any:
+def _imported(module: str, metric: str) -> Any:
     try:
-        library: Any = import_module("torchmetrics")
-        text: Any = import_module("torchmetrics.text")
+        return import_module(module)
     except ImportError as error:
-        raise ImportError(f"{PREFIX}{name} needs the extra metrics: pip install 'footplate[metrics]'") from error
+        raise ImportError(f"{metric} needs the extra metrics: pip install 'footplate[metrics]'") from error
+
+
+def _named(name: str) -> Any:
+    library, text = (_imported(module, f"{PREFIX}{name}") for module in ("torchmetrics", "torchmetrics.text"))
     # Text metrics also exist in the main module under old names, which warn.
     classes = {
         class_name: getattr(library, class_name) for class_name in library.__all__ if class_name not in text.__all__
@@ -85,6 +91,48 @@ def _inputs_for(kind: type, logits: Tensor, labels: Tensor) -> tuple[Tensor, Ten
             return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1, labels.shape[-1]).long()
         return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
     return (logits.squeeze(-1) if logits.shape == (*labels.shape, 1) else logits), labels
+
+
+class TextMetric:
+    """A metric that decodes generated tokens and labels to text, such as `rouge` with predict_with_generate."""
+
+    def __init__(self, name: str, processor: Any) -> None:
+        if not callable(getattr(processor, "batch_decode", None)):
+            raise ValueError(f"{name} compares texts: pass a processing_class that decodes tokens, such as a tokenizer")
+        self.name, self._processor = name, processor
+        kind: Callable[..., Any] = getattr(_imported("torchmetrics.text", name), TEXTS[name])
+        options: dict[str, Any] = {}
+        if name == "rouge":
+            sentences = ("rougeLsum",) if find_spec("nltk") else ()
+            options["rouge_keys"] = ("rouge1", "rouge2", "rougeL", *sentences)
+        self._metric = kind(**options)
+        # Each process already has the outputs of all processes, so torchmetrics must not add them up once more.
+        self._metric.sync_on_compute = False
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        if logits.is_floating_point():
+            raise ValueError(
+                f"{self.name} compares texts, but the predictions are logits: use Seq2SeqTrainer with "
+                "predict_with_generate=True"
+            )
+        generated, expected = self._read(logits), self._read(labels)
+        several = TEXTS[self.name] in _SEVERAL_TARGETS
+        self._metric.update(generated, [[text] for text in expected] if several else expected)
+
+    def _read(self, tokens: Tensor) -> list[str]:
+        pad = getattr(self._processor, "pad_token_id", None) or 0
+        decoded: list[str] = self._processor.batch_decode(
+            tokens.masked_fill(tokens == IGNORE, pad).tolist(), skip_special_tokens=True
+        )
+        return [text.strip() for text in decoded]
+
+    def compute(self) -> dict[str, float]:
+        result = self._metric.compute()
+        if not isinstance(result, dict):
+            return {self.name: float(result)}
+        return {
+            key.removesuffix("_fmeasure"): float(value) for key, value in result.items() if key.endswith("_fmeasure")
+        }
 
 
 class AddBatch:
