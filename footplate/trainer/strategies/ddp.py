@@ -26,8 +26,7 @@ from footplate.trainer.samplers import DataShard
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.device_copy import map_tensors, tensors_in
-from footplate.trainer.strategies.gather import gather_values, require_tensors
-from footplate.trainer.strategies.peers import OneProcess, PaddingBatch, Peers
+from footplate.trainer.strategies.peers import OneProcess, PaddingBatch, Peers, gather_values, require_tensors
 from footplate.trainer.strategies.single import BuildArguments, Single, ddp_options
 from footplate.trainer.stream import StreamShard
 

@@ -31,7 +31,7 @@ from footplate.trainer.background import copied
 from footplate.trainer.launcher import Place
 from footplate.trainer.optimizers.adafactor import Adafactor
 from footplate.trainer.strategies.fsdp_settings import FsdpSettings
-from footplate.trainer.strategies.gather import gather_tensor
+from footplate.trainer.strategies.peers import gather_tensor
 from footplate.trainer.strategies.sharded import Sharded
 from footplate.trainer.strategies.single import BuildArguments
 

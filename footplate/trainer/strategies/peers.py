@@ -1,23 +1,25 @@
 """Communication between the processes of a run, except for the exchange of gradients.
 
 `OneProcess` has the same interface for a single process. `Peers` communicates on the host (gloo), so that a message
-does not wait for the GPU.
+does not wait for the GPU. `gather_values` sends the tensors of an evaluation from device to device.
 """
 
 from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from footplate.trainer.launcher import Place
 from footplate.trainer.strategies import sockets
+from footplate.trainer.strategies.device_copy import map_tensors, tensors_in
 
 T = TypeVar("T")
 
@@ -52,7 +54,7 @@ class OneProcess:
         """Runs `make` on every process and returns all results by rank. An error of one is raised in all."""
         return [make()]
 
-    def transfer(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
+    def transfer(self, data: Tensor, source: int, to: int | None = None) -> None:
         """Copies bytes from the process `source` into `data` of the process `to`, or of all processes."""
 
     def any(self, flags: list[bool]) -> list[bool]:
@@ -62,7 +64,7 @@ class OneProcess:
     def total(self, number: Any) -> Any:
         return number
 
-    def group_of(self, tensor: torch.Tensor) -> Any:
+    def group_of(self, tensor: Tensor) -> Any:
         """Returns the process group for this tensor: the device's group, or the host's group for a CPU tensor."""
         return self.group
 
@@ -126,7 +128,7 @@ class Peers(OneProcess):
                 raise (raised if raised is not None and rank == self.rank else failure) from None
         return [result for result, _ in outcomes]  # type: ignore[misc]
 
-    def transfer(self, data: torch.Tensor, source: int, to: int | None = None) -> None:
+    def transfer(self, data: Tensor, source: int, to: int | None = None) -> None:
         if to is None:
             dist.broadcast(data, src=source, group=self._group)
         elif self.rank == source:
@@ -141,14 +143,14 @@ class Peers(OneProcess):
 
     def total(self, number: Any) -> Any:
         """Returns the sum of a number on the host, or sums a tensor in place on its device."""
-        if isinstance(number, torch.Tensor):
+        if isinstance(number, Tensor):
             dist.all_reduce(number, group=self.group_of(number))
             return number
         total = torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
         dist.all_reduce(total, group=self._group)
         return type(number)(total.item())
 
-    def group_of(self, tensor: torch.Tensor) -> Any:
+    def group_of(self, tensor: Tensor) -> Any:
         return self._group if tensor.device.type == "cpu" else self.group
 
     def barrier(self) -> None:
@@ -244,3 +246,49 @@ class PaddingBatch(dict[str, Any]):
 
     A process without further batches uses it in forward, because a sharded model needs every process in every forward.
     """
+
+
+def gather_values(value: Any, peers: OneProcess, *, counts: bool, objects: bool) -> list[Any]:
+    """Returns the values of all processes by rank, without those of processes that pass `counts` as False.
+
+    All values have the same structure. Tensors are sent from device to device, and may differ in shape. With
+    `objects`, values of any type are pickled.
+    """
+    if objects:
+        values = peers.all_gather((counts, map_tensors(value, lambda leaf: leaf.cpu())))
+        return [value for is_counted, value in values if is_counted]
+    leaves = tensors_in(value)
+    layouts = peers.all_gather((counts, [tuple(leaf.shape) for leaf in leaves]))
+    columns = [gather_tensor(leaf, [shapes[at] for _, shapes in layouts], peers) for at, leaf in enumerate(leaves)]
+    result = []
+    for rank, (is_counted, _) in enumerate(layouts):
+        own_leaves = iter([column[rank] for column in columns])
+        if is_counted:
+            result.append(map_tensors(value, lambda leaf, own_leaves=own_leaves: next(own_leaves)))  # type: ignore[misc]
+    return result
+
+
+def gather_tensor(leaf: Tensor, shapes: list[tuple[int, ...]], peers: OneProcess) -> list[Tensor]:
+    """Gathers tensors that differ in shape: each is padded to the largest sizes, and cut back after the collective."""
+    box = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    padded = leaf.detach()
+    if tuple(leaf.shape) != box:
+        padded = leaf.new_zeros(box)
+        padded[tuple(slice(size) for size in leaf.shape)] = leaf
+    received = [torch.empty_like(padded, memory_format=torch.contiguous_format) for _ in shapes]
+    dist.all_gather(received, padded.contiguous(), group=peers.group_of(padded))
+    return [tensor[tuple(slice(size) for size in shape)] for tensor, shape in zip(received, shapes, strict=True)]
+
+
+def require_tensors(value: Any) -> None:
+    """Raises TypeError for predictions that are neither tensors nor None, because only tensors are sent unpickled."""
+    if value is None or isinstance(value, Tensor):
+        return
+    if isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            require_tensors(item)
+        return
+    raise TypeError(
+        f"a prediction holds a {type(value).__name__}, and processes send each other only tensors: set "
+        "eval_use_gather_object=True, which pickles predictions"
+    )
