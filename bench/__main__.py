@@ -51,8 +51,10 @@ def main() -> None:
 def with_section(page: str, name: str, body: str) -> str:
     """Returns the page with this section replaced or added. The other sections stay as they are."""
     head, *sections = page.rstrip().split("\n## ")
-    kept = [section for section in sections if section.partition("\n")[0] != name]
-    return "\n\n## ".join([head.rstrip(), *(section.rstrip() for section in kept), f"{name}\n\n{body}"]) + "\n"
+    other_sections = [section for section in sections if section.partition("\n")[0] != name]
+    return (
+        "\n\n## ".join([head.rstrip(), *(section.rstrip() for section in other_sections), f"{name}\n\n{body}"]) + "\n"
+    )
 
 
 if __name__ == "__main__":

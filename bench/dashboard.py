@@ -189,38 +189,38 @@ def live(service: Service) -> AbstractContextManager[None]:
 def answers(service: Service) -> list[report.Row]:
     """Returns what the server's answers for the page cost, asked one after the other."""
     client = service.played[0].client
-    took, sizes = [], []
+    milliseconds, sizes = [], []
     cpu = cpu_seconds(service.process.pid)
     for job in service.ids:
         began = time.perf_counter()
         answer = client.get(f"/jobs/{job}/metrics/series?x=step&points=1000")
-        took.append(1000 * (time.perf_counter() - began))
+        milliseconds.append(1000 * (time.perf_counter() - began))
         curves_ = answer.json()["data"]
         assert len(curves_) == METRICS, [curve["name"] for curve in curves_]
         assert all(curve["count"] > service.points for curve in curves_)
         sizes.append(len(answer.content) / 1e6)
     cpu = cpu_seconds(service.process.pid) - cpu
     return [
-        report.Row(f"one job's {METRICS} curves: time", took, "ms"),
+        report.Row(f"one job's {METRICS} curves: time", milliseconds, "ms"),
         report.Row("one job's curves: size", [median(sizes)], "MB"),
-        report.Row("one job's curves: the service's CPU time", [1000 * cpu / len(took)], "ms"),
+        report.Row("one job's curves: the service's CPU time", [1000 * cpu / len(milliseconds)], "ms"),
     ]
 
 
 @contextmanager
 def pulse(url: str) -> Iterator[list[float]]:
     """Requests /livez every 20 ms until the end of the block, and yields the list of times in milliseconds."""
-    took: list[float] = []
+    milliseconds: list[float] = []
 
     def ask(is_over: Event) -> None:
         with httpx2.Client(base_url=url, timeout=30) as client:
             while not is_over.wait(0.02):
                 began = time.perf_counter()
                 client.get("/livez").raise_for_status()
-                took.append(1000 * (time.perf_counter() - began))
+                milliseconds.append(1000 * (time.perf_counter() - began))
 
     with beside(ask):
-        yield took
+        yield milliseconds
 
 
 # The page ----------------------------------------------------------------------------------------------------------
@@ -258,15 +258,15 @@ def used(browser: Browser, service: Service) -> list[report.Row]:
     sizes: list[float] = []
     page.on("requestfinished", lambda request: sizes.append(request.sizes()["responseBodySize"] / 1e6))
     rows = []
-    with pulse(service.url) as took:
+    with pulse(service.url) as milliseconds:
         address = f"{service.url}/#/jobs?sel={','.join(service.ids[:PRESELECTED])}"
         rows += figures(
             f"open with {PRESELECTED} jobs", measured(browser, page, lambda: open_view(page, address, PRESELECTED))
         )
         rows += figures("select all 20", measured(browser, page, lambda: select_all(page, service)))
     rows.append(report.Row("bytes for the view of 20 jobs", [sum(sizes)], "MB"))
-    rows.append(report.Row("/livez meanwhile: median", [median(took)], "ms"))
-    rows.append(report.Row("/livez meanwhile: slowest", [max(took)], "ms", BAR_LIVEZ))
+    rows.append(report.Row("/livez meanwhile: median", [median(milliseconds)], "ms"))
+    rows.append(report.Row("/livez meanwhile: slowest", [max(milliseconds)], "ms", BAR_LIVEZ))
     for name, act in USES.items():
         rows += figures(name, measured(browser, page, partial(act, page)))
     with live(service):

@@ -31,9 +31,9 @@ def run(folder: Path, *, quick: bool = False, trace: str | None = None) -> list[
     loops = [loop for loop in LOOPS if loop != "accelerate" and (loop != "transformers" or find_spec(loop))]
     compiles, turns = device is not None and not quick, 1 if quick else 9
     steps = 20 if device else 10
-    shown = race("filling", turns=turns, loops=loops, on_one_core=False, whole=steps * (turns + 1), compiles=compiles)
+    results = race("filling", turns=turns, loops=loops, on_one_core=False, whole=steps * (turns + 1), compiles=compiles)
     waits = race("waiting", turns=0, loops=loops, on_one_core=False, compiles=compiles, trace=trace)
-    speeds = {loop: [turn["speed"] for turn in shown[loop]] for loop in loops}
+    speeds = {loop: [turn["speed"] for turn in results[loop]] for loop in loops}
     what = f"GPT-2 small, bf16{', compiled' if compiles else ''}, {device}" if device else "a tiny GPT, no GPU"
     rows = [report.Row(f"{what}: {loop}", speeds[loop], "tokens/s") for loop in loops]
     rows.append(report.Row(f"{what}: ours, relative to the loop by hand", _quotients(speeds, "raw"), "×", "≥ 1.0"))
@@ -41,9 +41,9 @@ def run(folder: Path, *, quick: bool = False, trace: str | None = None) -> list[
         rows.append(
             report.Row(f"{what}: ours, relative to transformers'", _quotients(speeds, "transformers"), "×", "≥ 1.1")
         )
-    rows += [report.Row(f"{what}: loss at the end, {loop}", [shown[loop][-1]["loss"]], "") for loop in loops]
+    rows += [report.Row(f"{what}: loss at the end, {loop}", [results[loop][-1]["loss"]], "") for loop in loops]
     rows += [
-        report.Row(f"{what}: peak memory, {loop}", [shown[loop][-1]["bytes"] / 1e9], "GB") for loop in loops if device
+        report.Row(f"{what}: peak memory, {loop}", [results[loop][-1]["bytes"] / 1e9], "GB") for loop in loops if device
     ]
     rows += [
         report.Row(f"{what}: the host waits in ten steps with one log, {loop}", [float(waits[loop])], "times")

@@ -62,12 +62,12 @@ class Side:
                 line.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def took(self, ask: Callable[[], Any]) -> list[float]:
-        took = []
+        milliseconds = []
         for _ in range(ROUNDS):
             started = time.perf_counter()
             ask()
-            took.append(1000 * (time.perf_counter() - started))
-        return took
+            milliseconds.append(1000 * (time.perf_counter() - started))
+        return milliseconds
 
     def get(self, path: str) -> None:
         answer = self.client.get(path)
@@ -134,21 +134,21 @@ def _measure(
             what = f"{database}, {size:,} waiting"
             rates = [mine["per_second"] / other["per_second"] for other, mine in pairs]
             costs = [other["cpu_us"] / mine["cpu_us"] for other, mine in pairs]
-            listed = many.took(lambda: many.get("/jobs?limit=50"))
+            listing_ms = many.took(lambda: many.get("/jobs?limit=50"))
             urgent = many.took(lambda: many.get("/jobs?limit=50&state=queued&sort=-priority"))
             queued = many.took(lambda: many.get("/queue?limit=50"))
-            looked = many.took(lambda: many.db.read_now(plan_queue))
+            placement_ms = many.took(lambda: many.db.read_now(plan_queue))
             rows += [
                 report.Row(f"{what}: POST, relative to POST with an empty queue", rates, "×", "≥ 0.8"),
                 report.Row(f"{what}: the same by the service's CPU time", costs, "×", "≥ 0.8"),
                 report.Row(f"{what}: POST", [mine["per_second"] for _, mine in pairs], "/s"),
-                report.Row(f"{what}: one placement run", looked, "ms", "≤ 20"),
+                report.Row(f"{what}: one placement run", placement_ms, "ms", "≤ 20"),
                 report.Row(f"{what}: GET /queue", queued, "ms", "≤ 20"),
-                report.Row(f"{what}: GET /jobs", listed, "ms", "≤ 20"),
+                report.Row(f"{what}: GET /jobs", listing_ms, "ms", "≤ 20"),
                 report.Row(f"{what}: GET /jobs, those waiting by priority", urgent, "ms", "≤ 20"),
             ]
             costs_ms = [mine["cpu_us"] / 1000 for _, mine in pairs]
-            for name, values in zip(points, (costs_ms, listed, queued, looked), strict=True):
+            for name, values in zip(points, (costs_ms, listing_ms, queued, placement_ms), strict=True):
                 points[name].append(min(values))
         paced = [asyncio.run(_paced(many.port)) for _ in range(rounds)]
         rows += [
@@ -167,12 +167,12 @@ def _pair(none: Side, many: Side, seconds: float, *, is_turned: bool) -> tuple[d
 
 async def _paced(port: int, seconds: float = 3.0) -> float:
     """Returns the 99th percentile in ms, for a client that keeps its rate even if answers are late."""
-    took: list[float] = []
+    milliseconds: list[float] = []
 
     async def post(client: httpx2.AsyncClient) -> None:
         started = time.perf_counter()
         answer = await client.post("/jobs", content=SPEC, headers={"Content-Type": "application/json"})
-        took.append(1000 * (time.perf_counter() - started))
+        milliseconds.append(1000 * (time.perf_counter() - started))
         assert answer.status_code == 201, answer.text
 
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
@@ -181,7 +181,7 @@ async def _paced(port: int, seconds: float = 3.0) -> float:
             for number in range(int(seconds * RATE)):
                 await asyncio.sleep(began + number / RATE - time.perf_counter())
                 group.create_task(post(client))
-    return quantiles(took, n=100)[98]
+    return quantiles(milliseconds, n=100)[98]
 
 
 if __name__ == "__main__":

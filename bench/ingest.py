@@ -101,12 +101,14 @@ def _verify(url: str, played: Sequence[SimulatedNode], events: int) -> None:
     engine = create_engine(url)
     with engine.connect() as conn:
         for attempt in played:
-            asked = text("SELECT no, attempt, source, seq, data FROM events WHERE job_id = :job ORDER BY no")
-            rows = conn.execute(asked, {"job": attempt.job}).all()
+            query = text("SELECT no, attempt, source, seq, data FROM events WHERE job_id = :job ORDER BY no")
+            rows = conn.execute(query, {"job": attempt.job}).all()
             assert [row.no for row in rows] == list(range(1, len(rows) + 1)), f"{attempt.job}: `no` has holes"
-            sent = [row for row in rows if row.source == 0]
-            assert [(row.attempt, row.seq) for row in sent] == [(1, seq) for seq in range(1, events + 1)], attempt.job
-            assert json.loads(sent[-1].data)["grad_norm"] == 1.25
+            from_worker = [row for row in rows if row.source == 0]
+            assert [(row.attempt, row.seq) for row in from_worker] == [(1, seq) for seq in range(1, events + 1)], (
+                attempt.job
+            )
+            assert json.loads(from_worker[-1].data)["grad_norm"] == 1.25
     engine.dispose()
 
 

@@ -31,12 +31,12 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 
 def _sample(client: httpx2.Client) -> float:
     """Measures one job. The worker runs on this machine, so its clock can be compared with ours."""
-    posted = time.time()
+    posted_at = time.time()
     job = submit(client, max_steps=1, logging_steps=1)
     until_state(client, job)
     events = client.get(f"/jobs/{job}/events?kinds=log").json()["data"]
     first = next(event for event in events if event["step"] == 1)
-    return 1000 * (datetime.fromisoformat(first["at"]).timestamp() - posted)
+    return 1000 * (datetime.fromisoformat(first["at"]).timestamp() - posted_at)
 
 
 if __name__ == "__main__":

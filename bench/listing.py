@@ -42,7 +42,7 @@ def fill(db: Database, count: int) -> None:
     for first in range(1, count + 1, CHUNK):
         last = min(count, first + CHUNK - 1)
         db.write_now(partial(copy_job, job=template, first=first, last=last, **own))
-        db.write_now(partial(_execute, asked=tagged, values={"first": first, "last": last}))
+        db.write_now(partial(_execute, statement=tagged, values={"first": first, "last": last}))
     db.write_now(lambda conn: conn.execute(text("ANALYZE")))
 
 
@@ -75,15 +75,15 @@ def _cursor_behind(client: httpx2.Client, number: int) -> str:
 
 
 def _took(client: httpx2.Client, query: dict[str, Any]) -> list[float]:
-    took = []
+    milliseconds = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
         answer = client.get("/jobs", params={"limit": LIMIT, **query})
-        took.append(1000 * (time.perf_counter() - started))
+        milliseconds.append(1000 * (time.perf_counter() - started))
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"], f"no job is found by {query}"
-    return took
+    return milliseconds
 
 
-def _execute(conn: Connection, asked: str, values: dict[str, Any]) -> None:
-    conn.execute(text(asked), values)
+def _execute(conn: Connection, statement: str, values: dict[str, Any]) -> None:
+    conn.execute(text(statement), values)

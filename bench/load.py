@@ -83,10 +83,10 @@ async def load_with_httpx2(
 
         async def send_all() -> None:
             nonlocal errors
-            while (sent := time.perf_counter()) < started + seconds:
+            while (sent_at := time.perf_counter()) < started + seconds:
                 answer = await client.request(method, path, content=body)
                 errors += not answer.is_success
-                latencies.append(time.perf_counter() - sent)
+                latencies.append(time.perf_counter() - sent_at)
 
         await asyncio.gather(*(send_all() for _ in range(connections)))
     return _figures(latencies, time.perf_counter() - started, errors)

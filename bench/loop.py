@@ -40,30 +40,30 @@ def speed(folder: Path, quick: bool) -> list[report.Row]:
     rows: list[report.Row] = []
     for name, work in WORKS.items():
         turns = 2 if quick else max(20, min(100, 2000 // work.steps))
-        shown = race("training", work=name, steps=work.steps, whole=work.steps * (turns + 1), turns=turns)
-        require_equal_losses(work.what, shown)
+        results = race("training", work=name, steps=work.steps, whole=work.steps * (turns + 1), turns=turns)
+        require_equal_losses(work.what, results)
         what = f"{work.what}: speed of"
-        rows += compared(what, shown, f"≥ {work.goal:.2f}", faster=True)
-        rows.append(report.Row(f"{work.what}: a step by hand, CPU time", _column(shown, "raw", "cpu", 1000), "ms"))
+        rows += compared(what, results, f"≥ {work.goal:.2f}", faster=True)
+        rows.append(report.Row(f"{work.what}: a step by hand, CPU time", _column(results, "raw", "cpu", 1000), "ms"))
     return rows
 
 
 def calls(folder: Path, quick: bool) -> list[report.Row]:
     """Counts the calls of Python functions in a step of the tiny MLP, with those of its data and of torch."""
-    shown = race("calling", turns=0)
-    return [report.Row(f"tiny MLP: Python calls in a step, {loop}", [shown[loop]], "") for loop in LOOPS]
+    results = race("calling", turns=0)
+    return [report.Row(f"tiny MLP: Python calls in a step, {loop}", [results[loop]], "") for loop in LOOPS]
 
 
 def starting(folder: Path, quick: bool) -> list[report.Row]:
     """Measures the import and the first step of a new process. The loop by hand imports torch only."""
-    environment, shown = {**os.environ, **PINNED}, {loop: [] for loop in LOOPS}  # type: Any, Shown
+    environment, results = {**os.environ, **PINNED}, {loop: [] for loop in LOOPS}  # type: Any, Shown
     for number in range(1 if quick else ROUNDS):
         for loop in [*LOOPS[number % 4 :], *LOOPS[: number % 4]]:
-            shown[loop].append(start(loop, environment))
+            results[loop].append(start(loop, environment))
     rows: list[report.Row] = []
     for point, goal in {"import": "≤ 1.15", "step": "≤ 1.1"}.items():
         at = {
-            loop: [{clock: turn[f"{clock} to {point}"] for clock in CLOCKS} for turn in shown[loop]] for loop in LOOPS
+            loop: [{clock: turn[f"{clock} to {point}"] for clock in CLOCKS} for turn in results[loop]] for loop in LOOPS
         }
         what = "import of the trainer" if point == "import" else "cold process to first step"
         rows += compared(f"{what}:", at, goal)
@@ -76,21 +76,21 @@ def resuming(folder: Path, quick: bool) -> list[report.Row]:
     from bench.loops.resuming import STEPS, STOP, expected
 
     race("resuming", loops=["made"], turns=0, folder=str(folder))
-    shown = race("resuming", folder=str(folder), turns=3 if quick else 15)
+    results = race("resuming", folder=str(folder), turns=3 if quick else 15)
     for loop in LOOPS:
-        if any(turn["read"] != expected(folder) for turn in shown[loop]):
+        if any(turn["read"] != expected(folder) for turn in results[loop]):
             raise AssertionError(f"{loop} did not read the samples after step {STOP:,} when it resumed")
     what = f"resume at step {STOP:,} of {STEPS:,} to the next forward, data order equal:"
-    return [*compared(what, shown, "≤ 3"), report.Row(f"{what} by hand", _column(shown, "raw", "wall", 1000), "ms")]
+    return [*compared(what, results, "≤ 3"), report.Row(f"{what} by hand", _column(results, "raw", "wall", 1000), "ms")]
 
 
 def evaluating(folder: Path, quick: bool) -> list[report.Row]:
     """Measures the evaluation of a small model with accuracy."""
-    shown = race("evaluating", work="mlp", samples=EVALUATED, batch=64, turns=2 if quick else 10)
-    require_equal_findings(shown)
-    samples = [EVALUATED / turn["cpu"] for turn in shown["raw"]]
+    results = race("evaluating", work="mlp", samples=EVALUATED, batch=64, turns=2 if quick else 10)
+    require_equal_findings(results)
+    samples = [EVALUATED / turn["cpu"] for turn in results["raw"]]
     what = f"evaluate {EVALUATED:,} samples with accuracy:"
-    rows = compared(f"{what} speed of", shown, "≥ 0.95", faster=True)
+    rows = compared(f"{what} speed of", results, "≥ 0.95", faster=True)
     return [*rows, report.Row(f"{what} by hand, CPU time", samples, "samples/s")]
 
 
@@ -98,19 +98,19 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
     """Measures the peak memory of an evaluation, and for ours also with twice the samples."""
     count = SEQUENCES // 4 if quick else SEQUENCES
     what = f"evaluate GPT, {count:,} × 128 × 1,000 logits, memory"
-    shown = race("evaluating", work="gpt", samples=count, batch=32, memory=True, turns=1 if quick else 3)
-    require_equal_findings(shown)
-    taken = {loop: [turn["bytes"] / 1e6 for turn in shown[loop]] for loop in LOOPS}
+    results = race("evaluating", work="gpt", samples=count, batch=32, memory=True, turns=1 if quick else 3)
+    require_equal_findings(results)
+    megabytes = {loop: [turn["bytes"] / 1e6 for turn in results[loop]] for loop in LOOPS}
     twice = race("evaluating", work="gpt", samples=2 * count, batch=32, memory=True, turns=1, loops=["ours"])["ours"]
     return [
-        report.Row(f"{what}: by hand", taken["raw"], "MB"),
-        *(report.Row(f"{what}: {loop}", taken[loop], "MB") for loop in OTHERS),
+        report.Row(f"{what}: by hand", megabytes["raw"], "MB"),
+        *(report.Row(f"{what}: {loop}", megabytes[loop], "MB") for loop in OTHERS),
         report.Row(
-            f"{what}: ours, relative to the loop by hand", _quotients(taken["ours"], taken["raw"]), "×", "≤ 1.2"
+            f"{what}: ours, relative to the loop by hand", _quotients(megabytes["ours"], megabytes["raw"]), "×", "≤ 1.2"
         ),
         report.Row(
             f"{what}: ours with twice as many samples, relative to ours",
-            [turn["bytes"] / 1e6 / median(taken["ours"]) for turn in twice],
+            [turn["bytes"] / 1e6 / median(megabytes["ours"]) for turn in twice],
             "×",
             "flat",
         ),
@@ -121,11 +121,11 @@ def saving(folder: Path, quick: bool) -> list[report.Row]:
     """Measures how long the loop waits for a checkpoint, written in the background or by the loop itself."""
     from bench.loops.saving import COUNTED, LOOPS
 
-    shown = race("saving", folder=str(folder), turns=2 if quick else 5, loops=LOOPS)
+    results = race("saving", folder=str(folder), turns=2 if quick else 5, loops=LOOPS)
     what = f"the loop waits for a checkpoint of {COUNTED}"
-    rows = [report.Row(f"{what}: {loop}", _column(shown, loop, "wall", 1000), "ms") for loop in LOOPS]
+    rows = [report.Row(f"{what}: {loop}", _column(results, loop, "wall", 1000), "ms") for loop in LOOPS]
     for beside in ("ours", "raw"):
-        waits = _quotients(_column(shown, "ours, beside", "wall"), _column(shown, beside, "wall"))
+        waits = _quotients(_column(results, "ours, beside", "wall"), _column(results, beside, "wall"))
         name = "ours, synchronous" if beside == "ours" else "by hand, without a sync to disk"
         rows.append(
             report.Row(
@@ -146,7 +146,7 @@ PARTS: dict[str, Callable[[Path, bool], list[report.Row]]] = {
 }
 
 
-def compared(what: str, shown: Shown, goal: str, *, faster: bool = False) -> list[report.Row]:
+def compared(what: str, results: Shown, goal: str, *, faster: bool = False) -> list[report.Row]:
     """Returns rows with each loop's time, or with `faster` its speed, relative to the loop by hand.
 
     Each round counts with the median of its turns, so that a turn beside other work of the machine does not matter.
@@ -154,14 +154,14 @@ def compared(what: str, shown: Shown, goal: str, *, faster: bool = False) -> lis
     rows = []
     for loop in OTHERS:
         for clock, name in CLOCKS.items():
-            others, raws = (_rounds(_column(shown, name_of_loop, clock)) for name_of_loop in (loop, "raw"))
+            others, raws = (_rounds(_column(results, name_of_loop, clock)) for name_of_loop in (loop, "raw"))
             values = _quotients(raws, others) if faster else _quotients(others, raws)
             rows.append(report.Row(f"{what} {loop}, {name}", values, "×", goal if loop == "ours" else ""))
     return rows
 
 
-def require_equal_losses(what: str, shown: Shown, tolerance: float = 1e-3) -> None:
-    logged = {loop: [loss for turn in shown[loop] for loss in turn["losses"]] for loop in LOOPS}
+def require_equal_losses(what: str, results: Shown, tolerance: float = 1e-3) -> None:
+    logged = {loop: [loss for turn in results[loop] for loss in turn["losses"]] for loop in LOOPS}
     for loop, losses in logged.items():
         if len(losses) != len(logged["raw"]) or not all(
             abs(loss - by_hand) <= tolerance * abs(by_hand) + 1e-4
@@ -172,16 +172,16 @@ def require_equal_losses(what: str, shown: Shown, tolerance: float = 1e-3) -> No
             )
 
 
-def require_equal_findings(shown: Shown, tolerance: float = 1e-3) -> None:
-    expected = shown["raw"][0]["found"]
+def require_equal_findings(results: Shown, tolerance: float = 1e-3) -> None:
+    expected = results["raw"][0]["found"]
     for loop in LOOPS:
-        for name, value in shown[loop][0]["found"].items():
+        for name, value in results[loop][0]["found"].items():
             if abs(value - expected[name]) > tolerance * abs(expected[name]):
                 raise AssertionError(f"{loop} found {name} {value}, and the loop by hand {expected[name]}")
 
 
-def _column(shown: Shown, loop: str, name: str, times: float = 1) -> list[float]:
-    return [times * turn[name] for turn in shown[loop]]
+def _column(results: Shown, loop: str, name: str, times: float = 1) -> list[float]:
+    return [times * turn[name] for turn in results[loop]]
 
 
 def _rounds(values: Sequence[float]) -> list[float]:

@@ -21,17 +21,17 @@ def svg(xs: Sequence[float], panels: Mapping[str, Mapping[str, Sequence[float]]]
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
     for number, (title, lines) in enumerate(panels.items()):
-        left = LEFT + number * (LEFT + WIDTH + 20)
-        places = [left + WIDTH * index / (len(xs) - 1) for index in range(len(xs))]
-        parts.append(f'<text x="{left}" y="16" font-weight="bold">{escape(title)}: {escape(y_name)}</text>')
+        left_edge = LEFT + number * (LEFT + WIDTH + 20)
+        places = [left_edge + WIDTH * index / (len(xs) - 1) for index in range(len(xs))]
+        parts.append(f'<text x="{left_edge}" y="16" font-weight="bold">{escape(title)}: {escape(y_name)}</text>')
         for power in range(low, high + 1):
             y = _y(10**power, low, high)
-            parts.append(f'<path d="M{left} {y:.1f}h{WIDTH}" stroke="#ddd"/>')
-            parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
+            parts.append(f'<path d="M{left_edge} {y:.1f}h{WIDTH}" stroke="#ddd"/>')
+            parts.append(f'<text x="{left_edge - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
         for x, place in zip(xs, places, strict=True):
             parts.append(f'<text x="{place:.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle">{x:,}</text>')
         parts.append(
-            f'<text x="{left + WIDTH / 2}" y="{TOP + HEIGHT + 32}" text-anchor="middle">{escape(x_name)}</text>'
+            f'<text x="{left_edge + WIDTH / 2}" y="{TOP + HEIGHT + 32}" text-anchor="middle">{escape(x_name)}</text>'
         )
         for colour, line in zip(COLOURS, lines.values(), strict=False):
             path = " ".join(

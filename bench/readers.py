@@ -195,7 +195,7 @@ class Reader:
         if self.caught_up.is_set():
             self.last = time.time()
             self.first = self.first or self.last
-            self.lags += [1000 * (self.last - float(sent)) for sent in _SENT.findall(message)]
+            self.lags += [1000 * (self.last - float(sent_at)) for sent_at in _SENT.findall(message)]
 
 
 async def _read(address: str, count: int) -> None:

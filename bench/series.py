@@ -44,10 +44,10 @@ def filled(db: Database, count: int) -> JobId:
     # One statement of ten million rows would exceed the service's time limit for statements.
     for first in range(0, count, 1_000_000):
         part = values | {"count": min(count, first + 1_000_000)}
-        asked = _EVENTS.format(
+        statement = _EVENTS.format(
             numbers=numbers.replace("2 UNION", f"{first + 2} UNION").replace("(2,", f"({first + 2},")
         )
-        db.write_now(partial(_execute, asked=asked, values=part))
+        db.write_now(partial(_execute, statement=statement, values=part))
     curve = Curve()
     for first in range(2, count + 2, CHUNK):
         column = _column(first, min(first + CHUNK, count + 2), spike)
@@ -58,8 +58,8 @@ def filled(db: Database, count: int) -> JobId:
     return job
 
 
-def _execute(conn: Connection, asked: str, values: dict[str, Any]) -> None:
-    conn.execute(text(asked), values)
+def _execute(conn: Connection, statement: str, values: dict[str, Any]) -> None:
+    conn.execute(text(statement), values)
 
 
 def _column(first: int, behind: int, spike: int) -> Column:
@@ -71,14 +71,14 @@ def _column(first: int, behind: int, spike: int) -> Column:
 def asked(client: httpx2.Client, database: str, job: JobId, count: int) -> list[report.Row]:
     rows = []
     for what, path in (("1,000 points of it", "series?points=1000"), ("its summary", "summary")):
-        took = []
+        milliseconds = []
         for _ in range(20):
             started = time.perf_counter()
             answer = client.get(f"/jobs/{job}/metrics/{path}")
-            took.append(1000 * (time.perf_counter() - started))
+            milliseconds.append(1000 * (time.perf_counter() - started))
             _verify(answer.json()["data"][0], count)
         goal = f"≤ {GOALS_MS[count]}" if count in GOALS_MS else ""
-        rows.append(report.Row(f"a curve of {count:,} points, {database}: {what}", took, "ms", goal))
+        rows.append(report.Row(f"a curve of {count:,} points, {database}: {what}", milliseconds, "ms", goal))
     return rows
 
 

@@ -34,15 +34,15 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
         }
         for spec in shapes.values():
             _first_step(running, spec)
-        shown: dict[str, list[float]] = {name: [] for name in shapes}
+        milliseconds: dict[str, list[float]] = {name: [] for name in shapes}
         for _ in range(turns):
             for name, spec in shapes.items():
-                shown[name].append(_first_step(running, spec))
+                milliseconds[name].append(_first_step(running, spec))
         lost = [_after_a_loss(running) for _ in range(losses)]
-    rows = [report.Row("warm POST → first step, one process", shown[PLAIN], "ms", "≤ 150")]
+    rows = [report.Row("warm POST → first step, one process", milliseconds[PLAIN], "ms", "≤ 150")]
     for name in [shape for shape in shapes if shape != PLAIN]:
-        rows.append(report.Row(f"warm POST → first step, {name}", shown[name], "ms"))
-        ratios = [time_ms / plain_ms for time_ms, plain_ms in zip(shown[name], shown[PLAIN], strict=True)]
+        rows.append(report.Row(f"warm POST → first step, {name}", milliseconds[name], "ms"))
+        ratios = [time_ms / plain_ms for time_ms, plain_ms in zip(milliseconds[name], milliseconds[PLAIN], strict=True)]
         rows.append(report.Row(f"the same, relative to one process: {name}", ratios, "×"))
     what = f"a node killed → its job trains on another, beyond the lease of {LEASE_SECONDS:g} s"
     return [*rows, report.Row(what, lost, "s")]
@@ -58,10 +58,10 @@ def _bundle(running: System) -> str:
 
 def _first_step(running: System, spec: JSON) -> float:
     """Returns the milliseconds to the first step. The worker's clock is ours, because both are on one machine."""
-    posted = time.time()
+    posted_at = time.time()
     job = submit(running.client, spec, max_steps=1, logging_steps=1)
     until_state(running.client, job)
-    return 1000 * (_at(running, job, attempt=1) - posted)
+    return 1000 * (_at(running, job, attempt=1) - posted_at)
 
 
 def _after_a_loss(running: System) -> float:

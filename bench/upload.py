@@ -35,7 +35,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
                 save_strategy="steps", save_steps=500, save_total_limit=2, save_in_background=True,
             )  # fmt: skip
             windows = _measured(running, s3, job, pairs, seconds)
-            sent = [row for row in _checkpoints(running, job) if row["status"] == "committed"]
+            checkpoints = [row for row in _checkpoints(running, job) if row["status"] == "committed"]
     return [
         report.Row(
             "uploads meanwhile: CPU time of a step, relative to no uploads",
@@ -47,7 +47,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
             "uploads meanwhile: wall time of a step, relative to no uploads", [b.wall / a.wall for a, b in windows], "×"
         ),
         report.Row("wall time of a step without uploads", [a.wall for a, _ in windows], "µs"),
-        report.Row("a checkpoint", [row["bytes"] / 1e6 for row in sent], "MB"),
+        report.Row("a checkpoint", [row["bytes"] / 1e6 for row in checkpoints], "MB"),
     ]
 
 
@@ -56,9 +56,9 @@ def _measured(running: System, s3: S3Server, job: str, pairs: int, seconds: floa
     windows = []
     for _ in range(pairs):
         _until_sent(running, job)
-        sent = _window(running, job, seconds)
+        baseline = _window(running, job, seconds)
         with s3.away():
-            windows.append((_window(running, job, seconds), sent))
+            windows.append((_window(running, job, seconds), baseline))
     return windows
 
 

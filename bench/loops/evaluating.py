@@ -88,9 +88,9 @@ def _by_script(loop: str, work: Work, model: nn.Module, shifts: int, folder: str
 
 
 def _accuracy(shifts: int) -> Callable[[Any], dict[str, float]]:
-    def accuracy(seen: Any) -> dict[str, float]:
-        labels = seen.label_ids[..., shifts:]
-        best = seen.predictions.argmax(-1)[..., : labels.shape[-1]]
+    def accuracy(prediction: Any) -> dict[str, float]:
+        labels = prediction.label_ids[..., shifts:]
+        best = prediction.predictions.argmax(-1)[..., : labels.shape[-1]]
         return {"accuracy": float((best == labels).mean())}
 
     return accuracy

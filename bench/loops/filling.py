@@ -33,8 +33,8 @@ def run(loop: str, turn: Turn, *, whole: int, compiles: bool) -> None:
     def mark(step: int, loss: float) -> None:
         if step % task.steps == 0:
             wall, cpu = clock.read()
-            held = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-            turn({"wall": wall, "cpu": cpu, "speed": tokens_per_turn / wall, "loss": loss, "bytes": held})
+            peak_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
+            turn({"wall": wall, "cpu": cpu, "speed": tokens_per_turn / wall, "loss": loss, "bytes": peak_bytes})
             clock.read()
 
     train(loop, task, whole, mark, compiles=compiles)

@@ -99,8 +99,8 @@ class _Racer:
 
 
 def _work(connection: Connection, task: str, loop: str, options: dict[str, Any]) -> None:
-    def turn(shown: Any) -> None:
-        connection.send(shown)
+    def turn(result: Any) -> None:
+        connection.send(result)
         if connection.recv() == "end":
             sys.exit()
 
@@ -112,13 +112,13 @@ def _work(connection: Connection, task: str, loop: str, options: dict[str, Any])
 def _race(task: str, turns: int, loops: Sequence[str], options: dict[str, Any]) -> dict[str, list[Any]]:
     racers = {loop: _Racer(task, loop, options) for loop in loops}
     first = {loop: racer.go() for loop, racer in racers.items()}  # includes everything that is made only once
-    shown: dict[str, list[Any]] = {loop: [] for loop in loops}
+    results: dict[str, list[Any]] = {loop: [] for loop in loops}
     for number in range(turns):
         for loop in [*loops[number % len(loops) :], *loops[: number % len(loops)]]:
-            shown[loop].append(racers[loop].go())
+            results[loop].append(racers[loop].go())
     for racer in racers.values():
         racer.end()
-    return shown if turns else first
+    return results if turns else first
 
 
 def _preload(loops: Sequence[str]) -> None:
@@ -135,7 +135,7 @@ if __name__ == "__main__":
     if is_on_one_core:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for line in sys.stdin:
-        asked = json.loads(line)
+        arguments = json.loads(line)
         if is_on_one_core:
-            _preload(asked["loops"])
-        print(json.dumps(_race(**asked)), flush=True)
+            _preload(arguments["loops"])
+        print(json.dumps(_race(**arguments)), flush=True)

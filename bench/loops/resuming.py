@@ -118,17 +118,17 @@ def _save_by_hand(made: Path, path: Path) -> Path:
 
 
 def _by_hand(model: Watched, data: Noted, checkpoint: Path) -> None:
-    stored = torch.load(checkpoint, weights_only=True)
-    model.load_state_dict(stored["model"])
+    state = torch.load(checkpoint, weights_only=True)
+    model.load_state_dict(state["model"])
     optimizer = torch.optim.AdamW(groups(model), lr=RATE, fused=True)
     schedule = LambdaLR(optimizer, falling(STEPS))
-    optimizer.load_state_dict(stored["optimizer"])
-    schedule.load_state_dict(stored["schedule"])
-    epoch, done = divmod(stored["step"], len(data) // WORK.batch)
+    optimizer.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
+    epoch, done = divmod(state["step"], len(data) // WORK.batch)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED + epoch))
     rest = order[done * WORK.batch :].tolist()
     loader = DataLoader(data, WORK.batch, sampler=rest, collate_fn=WORK.collate)  # type: ignore[arg-type]
-    torch.set_rng_state(stored["rng"])
+    torch.set_rng_state(state["rng"])
     _steps(model, optimizer, schedule, loader, lambda loss: loss.backward())
 
 

@@ -54,14 +54,14 @@ def one_ahead(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
         yield from batches
         return
     beside, now = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-    held = None
+    next_batch = None
     for batch in batches:
         with torch.cuda.stream(beside):
-            copied = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        if held is not None:
-            yield held
+            on_device = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        if next_batch is not None:
+            yield next_batch
         now.wait_stream(beside)
-        for tensor in copied.values():
+        for tensor in on_device.values():
             tensor.record_stream(now)
-        held = copied
-    yield held
+        next_batch = on_device
+    yield next_batch

@@ -19,16 +19,16 @@ def run(loop: str, turn: Turn, *, compiles: bool, trace: str | None = None) -> N
     import torch
 
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-    seen = profile(activities=kinds)
+    profiler = profile(activities=kinds)
 
     def mark(step: int, loss: float) -> None:
         if step == LOG_EVERY:
-            seen.start()
+            profiler.start()
         if step == 2 * LOG_EVERY:
-            seen.stop()
+            profiler.stop()
 
     train(loop, work(), 2 * LOG_EVERY, mark, compiles=compiles)
     if trace is not None:
         Path(trace).mkdir(parents=True, exist_ok=True)
-        seen.export_chrome_trace(tempfile.mkstemp(".json.gz", f"{loop}-", trace)[1])
-    turn(sum(event.count for event in seen.key_averages() if event.key in WAITS))
+        profiler.export_chrome_trace(tempfile.mkstemp(".json.gz", f"{loop}-", trace)[1])
+    turn(sum(event.count for event in profiler.key_averages() if event.key in WAITS))

@@ -23,12 +23,12 @@ class Over(BaseException):
 def in_this_process(
     task: str, *, turns: int, loops: Sequence[str] = LOOPS, on_one_core: bool = True, **options: Any
 ) -> dict[str, Any]:
-    shown: dict[str, list[Any]] = {entry: [] for entry in loops}
+    results: dict[str, list[Any]] = {entry: [] for entry in loops}
     for item in loops:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
 
-        def turn(what: Any, own: list[Any] = shown[item]) -> None:
+        def turn(what: Any, own: list[Any] = results[item]) -> None:
             own.append(what)
             if len(own) > turns:
                 raise Over
@@ -37,7 +37,7 @@ def in_this_process(
             import_module(f"bench.loops.{task}").run(item, turn, **options)
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-    return {entry: own[1:] if turns else own[0] for entry, own in shown.items()}
+    return {entry: own[1:] if turns else own[0] for entry, own in results.items()}
 
 
 @pytest.fixture

@@ -32,9 +32,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     "name", [name if name == "mlp" else pytest.param(name, marks=pytest.mark.matrix) for name in work.WORKS]
 )
 def test_all_loops_train_the_same(small: None, race: Race, name: str) -> None:
-    shown = race("training", work=name, steps=10, whole=20, turns=1)
+    results = race("training", work=name, steps=10, whole=20, turns=1)
 
-    losses = {item: turns[0]["losses"] for item, turns in shown.items()}
+    losses = {item: turns[0]["losses"] for item, turns in results.items()}
     assert losses["ours"] == losses["transformers"]
     assert losses["raw"] == pytest.approx(losses["ours"], rel=1e-5)
     assert losses["accelerate"] == pytest.approx(losses["ours"], rel=1e-5)
