@@ -60,19 +60,19 @@ class Worker:
     async def send_message(self, message: ProtocolMessage) -> None:
         await asyncio.to_thread(self.redis.rpush, keys.INBOX, message.model_dump_json())
 
-    async def pop(self, key: str, asked: ProtocolMessage | None = None, within: float = 10) -> bytes:
-        """Returns an item of a list. Repeats the message `asked` like workers do, because an inbox may lose it."""
+    async def pop(self, key: str, request: ProtocolMessage | None = None, within: float = 10) -> bytes:
+        """Returns an item of a list. Repeats the message `request` like workers do, because an inbox may lose it."""
         deadline = asyncio.get_running_loop().time() + at_ease(within)
-        while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            popped = await asyncio.to_thread(self.redis.blpop, [key], min(left, 2))
-            if popped:
-                return bytes(popped[1])
-            if asked is not None:
-                await self.send_message(asked)
+        while (remaining_seconds := deadline - asyncio.get_running_loop().time()) > 0:
+            item = await asyncio.to_thread(self.redis.blpop, [key], min(remaining_seconds, 2))
+            if item:
+                return bytes(item[1])
+            if request is not None:
+                await self.send_message(request)
         raise AssertionError(f"nothing in {key} within {within} s")
 
-    async def await_reply(self, claim: str, asked: ProtocolMessage | None = None) -> Any:
-        return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim), asked))  # type: ignore[arg-type]
+    async def await_reply(self, claim: str, request: ProtocolMessage | None = None) -> Any:
+        return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim), request))  # type: ignore[arg-type]
 
     async def node_beats(self, number: int = 1, **says: Any) -> None:
         beat = NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2, **says)
@@ -122,10 +122,10 @@ class Worker:
         return (await self.job(job_id)).state is JobState.RUNNING
 
     def entry(self, grant: Grant, seqs: list[int], last: int | None = None) -> bytes:
-        sent = [_event(seq, last) for seq in seqs]
+        events = [_event(seq, last) for seq in seqs]
         return (
             EventBatch(
-                job=grant.job, attempt=grant.attempt, fence=grant.fence, claim=grant.claim, source=0, events=sent
+                job=grant.job, attempt=grant.attempt, fence=grant.fence, claim=grant.claim, source=0, events=events
             )
             .model_dump_json()
             .encode()
@@ -331,20 +331,20 @@ async def test_control_starts_again_although_a_duty_ignored_its_cancellation(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library may swallow a cancellation that comes at the same moment as its own timeout."""
-    swallowed = asyncio.Event()
+    cancellation = asyncio.Event()
 
     async def stubborn(_: ControlState) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            swallowed.set()
+            cancellation.set()
         await asyncio.Event().wait()
 
     monkeypatch.setattr("service.control.process.DUTIES", (*DUTIES, Duty(stubborn)))
     for _ in range(2):
         await restart_control(worker)
 
-    assert swallowed.is_set()
+    assert cancellation.is_set()
 
 
 async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
@@ -359,16 +359,16 @@ async def test_a_duty_that_fails_at_once_does_not_keep_control_from_closing(
             await asyncio.sleep(0)
         raise LockUncertain("the lock may be somebody else's")
 
-    asked, answered = threading.Event(), threading.Event()
+    first_check, answered = threading.Event(), threading.Event()
 
     def slow() -> bool:
-        asked.set()
+        first_check.set()
         return answered.wait(300)
 
     monkeypatch.setattr("service.control.process.DUTIES", (*DUTIES, Duty(refuses)))
     await restart_control(worker)
     monkeypatch.setattr(worker.control._lock, "is_held", slow)
-    await until_async(asked.is_set, within=10, what="control checks its lock")
+    await until_async(first_check.is_set, within=10, what="control checks its lock")
 
     await worker.control.close()
     answered.set()

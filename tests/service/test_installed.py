@@ -21,10 +21,10 @@ MLP, BERT = "models/toy/mlp", "models/hf/sequence-classification"
 ZERO = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}}}
 
 
-def node(*told: str, summary: str = "", needs: str = "") -> Installed:
+def node(*names: str, summary: str = "", needs: str = "") -> Installed:
     """Returns an announcement of packages such as `packages/einops`."""
-    parted = [item.partition("/") for item in told]
-    described = [Described(group=group, name=name, summary=summary, needs=needs) for group, _, name in parted]
+    parts = [item.partition("/") for item in names]
+    described = [Described(group=group, name=name, summary=summary, needs=needs) for group, _, name in parts]
     return Installed(Catalogue.of(described))
 
 

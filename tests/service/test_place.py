@@ -35,8 +35,8 @@ def session(name: str, node: str, priority: int = 5, gpus: tuple[str, ...] = ())
 
 capacities = st.lists(
     st.builds(
-        lambda number, slots, gpus, taken, pool, is_open: capacity(
-            f"n{number}", slots, min(gpus, slots), free=max(0, slots - taken), pool=pool, is_open=is_open
+        lambda number, slots, gpus, used_slots, pool, is_open: capacity(
+            f"n{number}", slots, min(gpus, slots), free=max(0, slots - used_slots), pool=pool, is_open=is_open
         ),
         st.integers(0, 10_000), st.integers(1, 8), st.integers(0, 8), st.integers(0, 8), st.sampled_from("ab"),
         st.booleans(),
@@ -67,7 +67,7 @@ def test_no_slot_or_gpu_is_given_to_two_jobs(jobs: list[Waiting], nodes: list[No
             slots[share.node] += share.slots
             gpus.update(share.gpus)
     by_name = {node.node: node for node in nodes}
-    assert all(taken <= by_name[NodeId(name)].free_slots for name, taken in slots.items())
+    assert all(slot_count <= by_name[NodeId(name)].free_slots for name, slot_count in slots.items())
     assert all(count == 1 for count in gpus.values())
     assert set(gpus) <= {gpu.uuid for node in nodes for gpu in node.free_gpus}
 
@@ -79,13 +79,13 @@ def test_every_job_gets_the_requested_resources_or_a_reason(jobs: list[Waiting],
     by_name = {item.node: item for item in nodes}
     needs = {item.job_id: item.needs for item in jobs}
     for placement in plan.placements:
-        asked = needs[placement.job_id]
-        assert len({share.node for share in placement.shares}) == asked.nodes
+        request = needs[placement.job_id]
+        assert len({share.node for share in placement.shares}) == request.nodes
         for share in placement.shares:
             node = by_name[share.node]
             assert node.is_open
-            assert node.pool == asked.pool
-            assert (share.slots, len(share.gpus)) == (slot_count(asked, node), gpu_count(asked, node))
+            assert node.pool == request.pool
+            assert (share.slots, len(share.gpus)) == (slot_count(request, node), gpu_count(request, node))
     assert {item.job_id for item in plan.placements} | plan.waits.keys() == set(needs)
     assert not {item.job_id for item in plan.placements} & plan.waits.keys()
 
@@ -232,10 +232,10 @@ def test_waiting_jobs_end_only_as_many_sessions_as_they_need() -> None:
 
 def test_a_session_ends_for_a_waiting_job_only_if_its_gpu_fits_the_job() -> None:
     nodes = [capacity("a", 1, free=0, cards=CARDS)]
-    held = session("s", "a", gpus=(CARDS[0].uuid,))
+    running = session("s", "a", gpus=(CARDS[0].uuid,))
 
-    assert to_end([(5, Needs(gpus_per_node=1))], nodes, [], [held]) == ["s"]
-    assert to_end([(5, Needs(gpus_per_node=1, gpu="A100"))], nodes, [], [held]) == []
+    assert to_end([(5, Needs(gpus_per_node=1))], nodes, [], [running]) == ["s"]
+    assert to_end([(5, Needs(gpus_per_node=1, gpu="A100"))], nodes, [], [running]) == []
 
 
 def test_a_slot_that_the_same_plan_assigns_is_not_counted_as_free() -> None:

@@ -42,16 +42,18 @@ several_nodes = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_si
 
 
 @given(st.lists(st.integers(1, 4), min_size=3, max_size=5), several_nodes, st.randoms(use_true_random=False))
-def test_jobs_on_several_nodes_do_not_deadlock_each_other(slots, asked, dice) -> None:  # type: ignore[no-untyped-def]
+def test_jobs_on_several_nodes_do_not_deadlock_each_other(slots, requests, dice) -> None:  # type: ignore[no-untyped-def]
     """Jobs arrive and end in any order. All of them are placed as long as running jobs end."""
     cluster = Cluster(slots)
-    coming = [job(f"j{n}", since=n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(asked)]
-    coming = [
-        item for item in coming if sum(s >= (item.needs.processes_per_node or 1) for s in slots) >= item.needs.nodes
+    later_jobs = [
+        job(f"j{n}", since=n, nodes=nodes, processes_per_node=count) for n, (nodes, count) in enumerate(requests)
     ]
-    for _ in range(4 * len(coming) + 1):
-        if coming:
-            cluster.waiting.append(coming.pop(0))
+    later_jobs = [
+        item for item in later_jobs if sum(s >= (item.needs.processes_per_node or 1) for s in slots) >= item.needs.nodes
+    ]
+    for _ in range(4 * len(later_jobs) + 1):
+        if later_jobs:
+            cluster.waiting.append(later_jobs.pop(0))
         cluster.turn()
         assert not cluster.waiting or cluster.running, "a job waits although no job runs"
         if cluster.running:

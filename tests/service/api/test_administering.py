@@ -34,12 +34,12 @@ async def test_a_key_is_created_listed_and_refused_from_a_shell(api: Api, comman
     assert "without the scope 'read'" in report
     answer = await api.client.get("/jobs", headers={"Authorization": f"Bearer {secret.strip()}"})
     assert (answer.json()["code"], "'read'" in answer.json()["detail"]) == ("forbidden", True)
-    (listed,) = (json.loads(line) for line in (await good(command, "keys", "--json")).splitlines())
-    assert (listed["name"], listed["project"], listed["scopes"]) == ("ci", "vision", ["submit"])
-    assert listed["expires_at"] is not None
+    (entry,) = (json.loads(line) for line in (await good(command, "keys", "--json")).splitlines())
+    assert (entry["name"], entry["project"], entry["scopes"]) == ("ci", "vision", ["submit"])
+    assert entry["expires_at"] is not None
     assert secret.strip() not in await good(command, "keys")
-    assert await good(command, "keys", "delete", listed["id"]) == f"{listed['id']} deleted\n"
-    assert (await command("keys", "delete", listed["id"]))[0] == 3
+    assert await good(command, "keys", "delete", entry["id"]) == f"{entry['id']} deleted\n"
+    assert (await command("keys", "delete", entry["id"]))[0] == 3
 
 
 async def test_a_webhook_is_created_changed_tested_and_deleted_from_a_shell(
@@ -56,15 +56,17 @@ async def test_a_webhook_is_created_changed_tested_and_deleted_from_a_shell(
 
     assert receiver.got[0].is_signed_with(secret)
     assert "  ping  " in await good(command, "webhooks", "deliveries", hook["id"])
-    shown = json.loads(await good(command, "webhooks", "--json", "update", hook["id"], "--state", "all", "--disable"))
-    assert (shown["states"], shown["tags"], shown["enabled"]) == (None, ["a"], False)
+    updated_hook = json.loads(
+        await good(command, "webhooks", "--json", "update", hook["id"], "--state", "all", "--disable")
+    )
+    assert (updated_hook["states"], updated_hook["tags"], updated_hook["enabled"]) == (None, ["a"], False)
     assert "disabled: by hand" in await good(command, "webhooks")
     code, another, report = await command("webhooks", "rotate", hook["id"], "--overlap", "2h")
     assert (code, another.strip() != secret, "old secret" in report) == (0, True, True)
-    code, _, said = await command("webhooks", "update", hook["id"])
-    assert (code, "--to URL, --state" in said) == (2, True)
-    code, _, said = await command("webhooks", "update", hook["id"], "--to", "https://10.0.0.1/")
-    assert (code, "/url" in said and "10.0.0.1" in said) == (2, True)
+    code, _, errors = await command("webhooks", "update", hook["id"])
+    assert (code, "--to URL, --state" in errors) == (2, True)
+    code, _, errors = await command("webhooks", "update", hook["id"], "--to", "https://10.0.0.1/")
+    assert (code, "/url" in errors and "10.0.0.1" in errors) == (2, True)
     assert await good(command, "webhooks", "delete", hook["id"]) == f"{hook['id']} deleted\n"
     assert (await command("webhooks", "delete", hook["id"]))[0] == 3
 
@@ -82,8 +84,8 @@ async def test_a_webhook_in_openais_format_is_created_by_shell_and_client(
     await good(command, "webhooks", "create", receiver.url, "--format", "openai")
     await good(command, "webhooks", "create", receiver.url)
 
-    listed = [json.loads(line) for line in (await good(command, "webhooks", "--json")).splitlines()]
-    assert [hook["format"] for hook in listed] == ["openai", "openai", "footplate"]
+    hooks = [json.loads(line) for line in (await good(command, "webhooks", "--json")).splitlines()]
+    assert [hook["format"] for hook in hooks] == ["openai", "openai", "footplate"]
     assert "  openai  " in await good(command, "webhooks")
 
 
@@ -99,8 +101,8 @@ async def test_both_clients_administer_keys_and_webhooks_in_the_same_way(api: Ap
             assert client.webhooks.update(hook.id, states=None, description="ours").states is None
             assert client.webhooks.get(hook.id).description == "ours"
             assert client.webhooks.rotate(hook.id, overlap=0).secret != hook.secret
-            sent = client.webhooks.test(hook.id)
-            assert list(client.webhooks.deliveries(hook.id)) == [sent]
+            delivery = client.webhooks.test(hook.id)
+            assert list(client.webhooks.deliveries(hook.id)) == [delivery]
             with pytest.raises(InvalidRequest, match="queued"):
                 client.webhooks.update(hook.id, states=["queud"])
             client.keys.delete(key.id)

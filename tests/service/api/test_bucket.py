@@ -65,7 +65,7 @@ async def test_a_checkpoint_is_listed_and_downloaded_by_ranges_and_as_one_tar(ap
     row = await save(api, store, job, 5)
     address = f"/jobs/{job}/checkpoints/{row.id}"
 
-    listed = (await api.client.get(f"{address}/files")).json()["data"]
+    entries = (await api.client.get(f"{address}/files")).json()["data"]
     whole = await api.client.get(f"{address}/files/model.safetensors")
     part = await api.client.get(f"{address}/files/model.safetensors", headers={"Range": "bytes=100-199"})
     values = await api.client.get(
@@ -73,15 +73,15 @@ async def test_a_checkpoint_is_listed_and_downloaded_by_ranges_and_as_one_tar(ap
     )
     tar = await api.client.get(f"{address}/archive")
 
-    assert {entry["path"] for entry in listed} == {*FILES, layout.MANIFEST}
+    assert {entry["path"] for entry in entries} == {*FILES, layout.MANIFEST}
     assert whole.content == FILES["model.safetensors"]
     assert (part.status_code, part.content) == (206, FILES["model.safetensors"][100:200])
     assert part.headers["content-range"] == "bytes 100-199/256000"
     assert values.status_code == 304
     assert (await api.client.head(f"{address}/files/deep/empty")).headers["content-length"] == "0"
     with tarfile.open(fileobj=io.BytesIO(tar.content)) as unpacked:
-        held = {member.name: unpacked.extractfile(member).read() for member in unpacked if member.isfile()}  # type: ignore[union-attr]
-    assert {f"checkpoint-5/{name}": content for name, content in FILES.items()}.items() <= held.items()
+        contents = {member.name: unpacked.extractfile(member).read() for member in unpacked if member.isfile()}  # type: ignore[union-attr]
+    assert {f"checkpoint-5/{name}": content for name, content in FILES.items()}.items() <= contents.items()
     assert (await api.client.get(f"{address}/files/model.bin")).status_code == 404
 
 
@@ -104,8 +104,8 @@ async def test_a_pinned_checkpoint_in_a_bucket_stays_and_an_unpinned_one_is_dele
     paths = [rows[5].path, rows[10].path]
     await api.db.write(lambda conn: checkpoints.mark(conn, job, paths, checkpoints.DELETING))
 
-    going = await api.db.read(checkpoints.deleting)
-    removed = await asyncio.to_thread(Remover().remove, store, going, 0.0)
+    deleting = await api.db.read(checkpoints.deleting)
+    removed = await asyncio.to_thread(Remover().remove, store, deleting, 0.0)
 
     assert (pinned.json()["pinned"], pinned.json()["path"]) == (True, rows[5].path)
     assert removed == [(job, rows[10].path)]
@@ -125,10 +125,10 @@ async def test_outputs_are_listed_and_downloaded(api: Api, store: RemoteStore) -
     await api.end(job)
     await api.db.write(lambda conn: _set_outputs(conn, job, folder))
 
-    listed = (await api.client.get(f"/jobs/{job}/outputs")).json()["data"]
+    entries = (await api.client.get(f"/jobs/{job}/outputs")).json()["data"]
     part = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": "bytes=-3"})
 
-    assert {entry["path"]: entry["bytes"] for entry in listed} == {
+    assert {entry["path"]: entry["bytes"] for entry in entries} == {
         name: len(content) for name, content in FILES.items()
     }
     assert (part.status_code, part.content) == (206, FILES["model.safetensors"][-3:])
@@ -190,9 +190,9 @@ async def test_half_uploaded_checkpoints_and_files_of_deleted_jobs_are_removed(a
     half = str(layout.checkpoint_folder(job, 1, 10))
     await asyncio.to_thread(store.write, b"...", f"{half}/model.safetensors")
 
-    gone = await asyncio.to_thread(prune_late, store, {(job, 1): {values.path}})
+    paths = await asyncio.to_thread(prune_late, store, {(job, 1): {values.path}})
 
-    assert [str(path) for path in gone] == [half]
+    assert [str(path) for path in paths] == [half]
     assert await names(store, half) == []
     assert len(await names(store, values.path)) == 4
     await api.end(job, JobState.FAILED)

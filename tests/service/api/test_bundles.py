@@ -49,8 +49,8 @@ async def test_a_bundle_is_stored_and_downloaded_by_its_sha256(open_api: Api, tm
     assert first.headers["location"] == f"/bundles/{SHA}"
     assert (await open_api.client.get(f"/bundles/{SHA}")).json() == first.json()
     assert (await open_api.client.get(f"/bundles/{SHA}/archive")).content == CODE
-    kept = tmp_path / "artifacts" / "bundles"
-    assert [path.name for path in kept.iterdir()] == [f"{SHA}.zip"]
+    folder = tmp_path / "artifacts" / "bundles"
+    assert [path.name for path in folder.iterdir()] == [f"{SHA}.zip"]
 
 
 async def test_a_file_that_is_not_a_bundle_is_refused_and_not_stored(open_api: Api, tmp_path: Path) -> None:
@@ -68,19 +68,19 @@ async def test_a_file_that_is_not_a_bundle_is_refused_and_not_stored(open_api: A
 async def test_an_upload_that_is_too_large_is_refused_before_it_has_arrived(
     open_api: Api, tmp_path: Path, says: str
 ) -> None:
-    sent = 0
+    sent_bytes = 0
 
     async def body() -> Any:
-        nonlocal sent
-        while sent < 4 * MAX_BYTES:
-            sent += 1 << 20
+        nonlocal sent_bytes
+        while sent_bytes < 4 * MAX_BYTES:
+            sent_bytes += 1 << 20
             yield bytes(1 << 20)
 
     headers = {**ZIP, "Content-Length": str(4 * MAX_BYTES)} if says == "with Content-Length" else ZIP
     try:
         answer = await post(open_api, body(), headers)
     except Exception:
-        assert sent < 4 * MAX_BYTES
+        assert sent_bytes < 4 * MAX_BYTES
     else:
         assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
     assert list((tmp_path / "artifacts" / "bundles").glob("*")) == []
@@ -92,11 +92,11 @@ async def test_a_bundle_can_be_deleted_once_no_unfinished_job_needs_it(open_api:
 
     refused = await open_api.client.delete(f"/bundles/{SHA}")
     await open_api.end(job, JobState.FAILED)
-    gone = await open_api.client.delete(f"/bundles/{SHA}")
+    deletion = await open_api.client.delete(f"/bundles/{SHA}")
 
     assert (refused.status_code, refused.json()["code"]) == (409, "bundle_in_use")
     assert job in refused.json()["detail"]
-    assert gone.status_code == 204
+    assert deletion.status_code == 204
     assert (await open_api.client.get(f"/bundles/{SHA}")).status_code == 404
     assert list((tmp_path / "artifacts" / "bundles").iterdir()) == []
     assert (await post(open_api)).status_code == 201

@@ -205,9 +205,9 @@ async def test_the_client_downloads_exactly_the_committed_files(api: Api, artifa
         # A killed download left this partial file.
         model.with_name(f".{model.name}.{sums[model.name][:16]}.part").write_bytes(FILES[model.name][:1000])
 
-        written = await result.download(model.parent)
+        paths = await result.download(model.parent)
 
-        assert {str(path.relative_to(model.parent)) for path in written} == {*FILES, "manifest.json"}
+        assert {str(path.relative_to(model.parent)) for path in paths} == {*FILES, "manifest.json"}
         assert model.read_bytes() == FILES[model.name]
         assert [path.name for path in model.parent.rglob("*.part")] == []
         (artifacts / row.path / model.name).write_bytes(bytes(len(FILES[model.name])))
@@ -295,15 +295,15 @@ async def test_limits_do_not_count_pinned_checkpoints_and_apply_again_once_unpin
     await save(api, job, 20, attempt=2)
     await save(api, job, 30, attempt=3)
     await api.db.write(lambda conn: rotate(conn, job))
-    listed = (await api.client.get(f"/jobs/{job}/checkpoints?deleted=true")).json()["data"]
-    shown = (await api.client.get(f"/jobs/{job}/checkpoints")).json()["data"]
+    entries = (await api.client.get(f"/jobs/{job}/checkpoints?deleted=true")).json()["data"]
+    first_page = (await api.client.get(f"/jobs/{job}/checkpoints")).json()["data"]
 
     free = await api.client.patch(f"/jobs/{job}/checkpoints/{older.id}", json={"pinned": False})
 
-    assert [(entry["step"], entry["status"]) for entry in listed] == [
+    assert [(entry["step"], entry["status"]) for entry in entries] == [
         (30, "committed"), (20, "deleting"), (10, "committed"), (5, "committed"),
     ]  # fmt: skip
-    assert shown == [entry for entry in listed if entry["status"] == "committed"]
+    assert first_page == [entry for entry in entries if entry["status"] == "committed"]
     assert (free.json()["status"], free.json()["pinned"], free.json()["path"]) == ("deleting", False, older.path)
 
 
@@ -320,9 +320,9 @@ async def test_an_unpinned_checkpoint_returns_to_its_original_path(api: Api, art
     assert list((artifacts / "jobs" / job / "pinned").iterdir()) == []
     moved = await api.client.patch(address, json={"pinned": True})
     shutil.rmtree(artifacts / row.path)
-    kept = await api.client.patch(address, json={"pinned": False})
-    assert (_path(kept), kept.json()["status"]) == (_path(moved), "committed")
-    assert (artifacts / _path(kept) / "manifest.json").exists()
+    unpinned = await api.client.patch(address, json={"pinned": False})
+    assert (_path(unpinned), unpinned.json()["status"]) == (_path(moved), "committed")
+    assert (artifacts / _path(unpinned) / "manifest.json").exists()
 
 
 async def test_a_checkpoint_that_is_pinned_while_it_is_unpinned_keeps_its_files(api: Api, artifacts: Path) -> None:
@@ -363,9 +363,9 @@ async def test_links_deleted_while_a_checkpoint_is_pinned_are_made_again(
 
 async def test_only_a_committed_checkpoint_can_be_pinned(api: Api) -> None:
     job = await api.submit()
-    corrupt, gone = await save(api, job, 5, status="corrupt"), await save(api, job, 10, status="deleted")
+    corrupt, deleted = await save(api, job, 5, status="corrupt"), await save(api, job, 10, status="deleted")
 
-    for row in (corrupt, gone):
+    for row in (corrupt, deleted):
         refused = await api.client.patch(f"/jobs/{job}/checkpoints/{row.id}", json={"pinned": True})
         assert is_problem(refused, 409, "checkpoint_gone")
     for body in ({}, {"pinned": 1}, {"pinned": True, "forever": True}):
@@ -376,17 +376,17 @@ async def test_folders_left_by_interrupted_pins_are_removed_after_a_day(
     api: Api, artifacts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await api.submit()
-    left, used = await save(api, job, 5), await save(api, job, 10)
-    pins.link_pinned(artifacts, left)
+    leftover, used = await save(api, job, 5), await save(api, job, 10)
+    pins.link_pinned(artifacts, leftover)
     await api.client.patch(f"/jobs/{job}/checkpoints/{used.id}", json={"pinned": True})
     unknown = artifacts / "jobs" / job / "pinned" / new_checkpoint_id()
     unknown.mkdir()
 
     def prune() -> list[str]:
-        gone = pins.prune_pins(artifacts, lambda item: api.db.read_now(lambda conn: checkpoints.find(conn, item)))
-        return [folder.name for folder in gone]
+        folders = pins.prune_pins(artifacts, lambda item: api.db.read_now(lambda conn: checkpoints.find(conn, item)))
+        return [folder.name for folder in folders]
 
     assert prune() == []
     monkeypatch.setattr(pins, "LEFT_SECONDS", -1.0)
-    assert prune() == [left.id]
+    assert prune() == [leftover.id]
     assert unknown.exists()

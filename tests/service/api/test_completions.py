@@ -185,8 +185,8 @@ async def test_an_answer_of_openais_client_is_a_message_of_the_next_request(api:
         await node.answer(request["id"], **DONE)
         messages += [(await asking).choices[0].message, {"role": "user", "content": "and back?"}]
 
-    asked = [(message["role"], message["content"]) for message in request["body"]["messages"]]
-    assert asked == [("user", "when?"), ("assistant", "at dawn"), ("user", "and back?")]
+    conversation = [(message["role"], message["content"]) for message in request["body"]["messages"]]
+    assert conversation == [("user", "when?"), ("assistant", "at dawn"), ("user", "and back?")]
     assert request["body"]["stop"] == []
 
 
@@ -212,8 +212,8 @@ async def test_openais_client_calls_tools_and_returns_their_results(api: Api, no
     [choice] = (await asking).choices
     calls = choice.message.tool_calls or []
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
-    asked = [json.loads(call.function.arguments) for call in calls if call.type == "function"]
-    assert asked == [{"color": "blue"}, {"color": "green"}][: 2 if at_once else 1]
+    arguments = [json.loads(call.function.arguments) for call in calls if call.type == "function"]
+    assert arguments == [{"color": "blue"}, {"color": "green"}][: 2 if at_once else 1]
 
     messages += [choice.message, {"role": "tool", "tool_call_id": calls[0].id, "content": "done"}]
     asking = asyncio.create_task(client.chat.completions.create(model=job, messages=messages, **tools))
@@ -363,15 +363,15 @@ async def test_the_lines_of_footplate_try_form_one_conversation(api: Api, node: 
     )  # fmt: skip
     talking = asyncio.create_task(command.communicate(b"when?\n\nand back?\n"))
     session = await session_of(node, job)
-    asked = []
+    conversations = []
     for _ in range(2):
         request = await node.next_request(session)
-        asked.append([message["content"] for message in request["body"]["messages"]])
+        conversations.append([message["content"] for message in request["body"]["messages"]])
         await node.send_piece(request["id"], AnswerPieceKind.STARTED)
         await node.send_piece(request["id"], AnswerPieceKind.CHUNK, index=0, text="at dawn")
         await node.send_piece(request["id"], AnswerPieceKind.DONE, **DONE)
 
-    printed, _ = await talking
+    output, _ = await talking
 
-    assert asked == [["when?"], ["when?", "at dawn", "and back?"]]
-    assert (printed, command.returncode) == (b"at dawn\nat dawn\n", 0)
+    assert conversations == [["when?"], ["when?", "at dawn", "and back?"]]
+    assert (output, command.returncode) == (b"at dawn\nat dawn\n", 0)

@@ -154,9 +154,9 @@ async def test_curves_are_read_and_encoded_in_parts_outside_the_event_loop(
     real = events_series.series
     monkeypatch.setattr(curves, "series", read)
     monkeypatch.setattr(curves, "POINTS_PER_READ", 30)
-    asked = asyncio.gather(*(series(api, job, "points=10") for _ in range(2)), rows(api, job))
+    answers = asyncio.gather(*(series(api, job, "points=10") for _ in range(2)), rows(api, job))
 
-    json, other, table = await asked
+    json, other, table = await answers
 
     assert json == other
     assert [curve["name"] for curve in json] == [f"m{number}" for number in range(7)]

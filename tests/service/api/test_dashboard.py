@@ -460,10 +460,10 @@ async def test_jobs_that_differ_by_their_seed_are_drawn_as_one_band(api: Api, pa
 async def test_charts_say_that_the_curves_of_other_jobs_are_still_loading(api: Api, page: Page) -> None:
     first, _ = trained(api, [{"loss": 2.0}], name="first")
     second, _ = trained(api, [{"loss": 1.0}], name="second")
-    held: list[Route] = []
+    routes: list[Route] = []
 
     async def hold(route: Route) -> None:
-        held.append(route)
+        routes.append(route)
 
     await page.route(f"**/jobs/{second}/metrics/series*", hold)
     await page.goto(f"{api.url}/#/jobs?sel={first},{second}")
@@ -471,7 +471,7 @@ async def test_charts_say_that_the_curves_of_other_jobs_are_still_loading(api: A
 
     await expect(lines).to_have_count(1)
     await expect(page.get_by_text("Loading curves")).to_be_visible()
-    for route in held:
+    for route in routes:
         await route.continue_()
 
     await expect(lines).to_have_count(2)
@@ -721,15 +721,15 @@ async def test_no_view_violates_an_accessibility_rule_in_either_theme(api: Api, 
 async def test_no_view_violates_an_accessibility_rule_while_it_loads(api: Api, page: Page) -> None:
     """The view's script and each request about the job are held until the page has been checked without them."""
     job, _ = trained(api, [{"loss": 2.0}], name="one")
-    held: list[Route] = []
-    seen: set[str] = set()
+    routes: list[Route] = []
+    urls: set[str] = set()
 
     async def hold(route: Route) -> None:
-        if route.request.url in seen:
+        if route.request.url in urls:
             await route.continue_()
         else:
-            seen.add(route.request.url)
-            held.append(route)
+            urls.add(route.request.url)
+            routes.append(route)
 
     async def is_drawn_rightly(view: str) -> None:
         await expect(page.locator("main > *").first).to_be_attached()
@@ -738,12 +738,12 @@ async def test_no_view_violates_an_accessibility_rule_while_it_loads(api: Api, p
 
     await page.route(re.compile(r"/dashboard/[A-Z]\w+View-|/jobs/job_"), hold)
     for view in (f"jobs/{job}", "jobs/job_none"):
-        seen.clear()
+        urls.clear()
         await page.goto("about:blank")
         await page.goto(f"{api.url}/#/{view}")
         await is_drawn_rightly(f"{view} before the first answer")
-        while held:
-            route = held.pop(0)
+        while routes:
+            route = routes.pop(0)
             await route.continue_()
             await is_drawn_rightly(f"{view} after {route.request.url}")
 
@@ -978,8 +978,8 @@ async def test_a_zoom_is_shared_by_all_charts_until_it_is_reset(api: Api, page: 
 async def test_a_zoom_loads_more_points_of_the_visible_range(api: Api, page: Page) -> None:
     """The whole curve shows only the minimum and the maximum of every six points, and 5 is neither of them."""
     job, _ = trained(api, [{"loss": (0.0, 5.0, 7.0)[step % 3]} for step in range(3000)])
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if "/metrics/series" in request.url else None)
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url) if "/metrics/series" in request.url else None)
     await page.goto(f"{api.url}/#/jobs/{job}")
     over = page.locator("[data-metric=loss] .u-over")
     await expect(over).to_be_visible()
@@ -1001,7 +1001,7 @@ async def test_a_zoom_loads_more_points_of_the_visible_range(api: Api, page: Pag
     await page.get_by_role("button", name="Show all of x").click()
     await over.hover(position={"x": 1, "y": 50})
     await expect(legend).to_have_text("0")
-    assert len(asked) == 2, asked
+    assert len(urls) == 2, urls
 
 
 async def test_a_key_of_another_project_shows_only_that_project(serve: Serve, sqlite_url: str, page: Page) -> None:

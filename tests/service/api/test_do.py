@@ -102,7 +102,7 @@ async def test_a_pause_of_a_succeeded_job_is_refused_with_the_actions_that_work(
     assert "fork" in refused["hint"]
 
 
-@each_case(("body", "pointer", "said", "hint"), [
+@each_case(("body", "pointer", "detail", "hint"), [
     ({}, "", "the request has no command", 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'),
     ({"save": "yes"}, "/save", "is a string, true or false is needed", None),
     ({"sav": True}, "/sav", "no field is named 'sav'; there is: save, evaluate, set", "did you mean 'save'?"),
@@ -116,7 +116,7 @@ async def test_a_pause_of_a_succeeded_job_is_refused_with_the_actions_that_work(
     ({"set": {"max_steps": 40.5}}, "/set/max_steps", "is a number, a whole number is needed", None),
 ])  # fmt: skip
 async def test_a_wrong_command_is_refused_with_its_pointer(
-    api: Api, body: Any, pointer: str, said: str, hint: str | None
+    api: Api, body: Any, pointer: str, detail: str, hint: str | None
 ) -> None:
     job = await running(api)
 
@@ -124,7 +124,7 @@ async def test_a_wrong_command_is_refused_with_its_pointer(
 
     assert refused.status_code == 422, refused.text
     [error] = refused.json()["errors"]
-    assert (error["pointer"], error["detail"], error.get("hint")) == (pointer, said, hint)
+    assert (error["pointer"], error["detail"], error.get("hint")) == (pointer, detail, hint)
     assert await do_events(api, job) == []
 
 
@@ -184,10 +184,10 @@ async def test_a_script_gets_only_the_commands_that_its_trainer_can_do(api: Api)
     wrong = {"seed": 1, "eval_steps": 0, "learning_rate": "fast"}
 
     refused = await api.client.post(f"/jobs/{job}/do", json={"save": True, "set": wrong})
-    taken = await api.client.post(f"/jobs/{job}/do", json={"save": True, "set": {"learning_rate": 1e-5}})
+    accepted = await api.client.post(f"/jobs/{job}/do", json={"save": True, "set": {"learning_rate": 1e-5}})
 
     assert sorted(error["pointer"] for error in refused.json()["errors"]) == [f"/set/{name}" for name in sorted(wrong)]
-    assert taken.status_code == 202, taken.text
+    assert accepted.status_code == 202, accepted.text
 
 
 async def test_the_commands_of_a_deleted_job_are_deleted_with_it(api: Api) -> None:

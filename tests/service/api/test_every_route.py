@@ -147,26 +147,26 @@ async def test_every_route_refuses_missing_wrong_deleted_and_expired_keys(api: A
             headers = {"Authorization": authorization.encode("latin-1")} if authorization else {"Authorization": ""}
             if ask.method == "WS":
                 headers = {"Authorization": authorization} if authorization.isascii() else {}
-            code, said, got = await answered(api, ask, headers)  # type: ignore[arg-type]
-            assert code == (4401 if ask.method == "WS" else 401), f"{ask} to a key that is {what}: {code} {said}"
-            assert ask.method == "WS" or got["www-authenticate"].startswith("Bearer")
+            code, content, answer_headers = await answered(api, ask, headers)  # type: ignore[arg-type]
+            assert code == (4401 if ask.method == "WS" else 401), f"{ask} to a key that is {what}: {code} {content}"
+            assert ask.method == "WS" or answer_headers["www-authenticate"].startswith("Bearer")
 
 
 async def test_every_route_names_the_scope_that_a_key_lacks(api: Api) -> None:
     for ask in guarded_asks(api):
         scopes = [scope for scope in EVERYTHING if scope not in (ask.needed.scope, "admin")]
         key = await a_key(api, "*", scopes)
-        code, said, _ = await answered(api, ask, bearer(key))
-        assert code == (4403 if ask.method == "WS" else 403), f"{ask} to {scopes}: {code} {said}"
-        assert ask.method == "HEAD" or f"'{ask.needed.scope}'" in said
+        code, content, _ = await answered(api, ask, bearer(key))
+        assert code == (4403 if ask.method == "WS" else 403), f"{ask} to {scopes}: {code} {content}"
+        assert ask.method == "HEAD" or f"'{ask.needed.scope}'" in content
 
 
 async def test_a_project_administrator_cannot_use_routes_about_all_projects(api: Api) -> None:
     key = await a_key(api, "vision", EVERYTHING)
     for ask in guarded_asks(api):
         if ask.needed.everywhere:
-            code, said, _ = await answered(api, ask, bearer(key))
-            assert (code, "'*'" in said) == (403, True), f"{ask}: {code} {said}"
+            code, content, _ = await answered(api, ask, bearer(key))
+            assert (code, "'*'" in content) == (403, True), f"{ask}: {code} {content}"
 
 
 async def test_every_route_answers_for_a_foreign_job_as_for_an_unknown_one(api: Api) -> None:
@@ -185,7 +185,7 @@ async def test_every_route_answers_for_a_foreign_job_as_for_an_unknown_one(api: 
 
 
 def _same(answer: tuple[int, str, dict[str, str]], job: str) -> tuple[Any, ...]:
-    code, said, headers = answer
+    code, content, headers = answer
     request_id = headers.get("x-request-id", "no id")
     names = {name: value for name, value in headers.items() if name not in ("x-request-id", "date")}
-    return code, said.replace(job, "JOB").replace(request_id, "ID"), names
+    return code, content.replace(job, "JOB").replace(request_id, "ID"), names

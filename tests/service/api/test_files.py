@@ -167,9 +167,9 @@ async def test_a_check_of_rows_that_hangs_or_dies_is_named_in_the_report(
 async def test_files_are_listed_newest_first_page_by_page(api: Api) -> None:
     made = [(await post(api, b"a,b\n%d,2\n" % number, "rows.csv")).json()["id"] for number in range(3)]
 
-    seen = [row["id"] for row in await api.pages("/files", limit=2)]
+    ids = [row["id"] for row in await api.pages("/files", limit=2)]
 
-    assert sorted(seen) == sorted(made)
+    assert sorted(ids) == sorted(made)
     assert is_problem(await api.client.get("/files?cursor=nonsense"), 422, "invalid_query")
 
 
@@ -228,18 +228,18 @@ async def test_an_upload_that_is_too_large_is_refused_before_it_has_arrived(
     serve: Serve, sqlite_url: str, tmp_path: Path
 ) -> None:
     api = await serve(sqlite_url, upload_max_mb=1)
-    sent = 0
+    sent_bytes = 0
 
     async def body() -> Any:
-        nonlocal sent
-        while sent < 64 << 20:
-            sent += 1 << 20
+        nonlocal sent_bytes
+        while sent_bytes < 64 << 20:
+            sent_bytes += 1 << 20
             yield bytes(1 << 20)
 
     try:
         answer = await post(api, body())
     except Exception:
-        assert sent < 64 << 20
+        assert sent_bytes < 64 << 20
     else:
         assert is_problem(answer, 413, "body_too_large")
         assert "FOOTPLATE_UPLOAD_MAX_MB" in answer.json()["hint"]
@@ -274,11 +274,11 @@ async def test_a_file_can_be_deleted_once_no_unfinished_job_names_it(both: Api, 
 
     refused = await both.client.delete(f"/files/{ID}")
     await both.end(job, JobState.FAILED)
-    gone = await both.client.delete(f"/files/{ID}")
+    deletion = await both.client.delete(f"/files/{ID}")
 
     assert is_problem(refused, 409, "file_in_use")
     assert job in refused.json()["detail"]
-    assert gone.status_code == 204
+    assert deletion.status_code == 204
     assert is_problem(await both.client.get(f"/files/{ID}/content"), 404, "not_found")
     assert stored_files(tmp_path) == []
     assert [answer.status_code for answer in await asyncio.gather(*(post(both) for _ in range(4)))].count(201) == 1
@@ -299,13 +299,13 @@ async def test_the_client_uploads_only_new_files_and_downloads_them(api: Api, tm
     source = tmp_path / "rows.jsonl"
     source.write_bytes(ROWS * 20_000)
     async with AsyncClient(api.url) as client:
-        kept = await client.files.upload(source)
+        file = await client.files.upload(source)
         again = await client.files.upload(source, name="others.jsonl")
 
-        assert kept == again
-        assert [entry.id async for entry in client.files.list()] == [kept.id]
-        assert (await client.files.download(kept.id, tmp_path / "out")).read_bytes() == source.read_bytes()
-        await client.files.delete(kept.id)
+        assert file == again
+        assert [entry.id async for entry in client.files.list()] == [file.id]
+        assert (await client.files.download(file.id, tmp_path / "out")).read_bytes() == source.read_bytes()
+        await client.files.delete(file.id)
         with pytest.raises(InvalidRequest, match="jsonl"):
             await client.files.upload(tmp_path / "rows.xlsx")
 
@@ -314,12 +314,12 @@ ON_HUB = {"use": "toy/mlp", "args": {"path": "hub://me/tiny"}}
 OFF, ON = Catalogue.of([]), Catalogue.of([Described(name=HUB_ON, group=HUBS)])
 
 
-@pytest.mark.parametrize(("setting", "told"), [("off", []), ("off", [ON]), ("on", [OFF])])
+@pytest.mark.parametrize(("setting", "catalogues"), [("off", []), ("off", [ON]), ("on", [OFF])])
 async def test_a_hub_name_is_refused_with_the_setting_if_no_node_fetches(
-    serve: Serve, sqlite_url: str, setting: str, told: list[Catalogue]
+    serve: Serve, sqlite_url: str, setting: str, catalogues: list[Catalogue]
 ) -> None:
     api = await serve(sqlite_url, hub=setting)
-    api.services.catalogues.announced = told
+    api.services.catalogues.announced = catalogues
 
     answers = [await api.client.post(path, json={**SPEC, "model": ON_HUB}) for path in ("/jobs", "/jobs/validate")]
 
@@ -330,10 +330,12 @@ async def test_a_hub_name_is_refused_with_the_setting_if_no_node_fetches(
         assert "FOOTPLATE_HUB=on" in problem["hint"]
 
 
-@pytest.mark.parametrize("told", [[], [OFF, ON]])
-async def test_a_hub_name_is_accepted_if_a_node_fetches(serve: Serve, sqlite_url: str, told: list[Catalogue]) -> None:
+@pytest.mark.parametrize("catalogues", [[], [OFF, ON]])
+async def test_a_hub_name_is_accepted_if_a_node_fetches(
+    serve: Serve, sqlite_url: str, catalogues: list[Catalogue]
+) -> None:
     api = await serve(sqlite_url, hub="on")
-    api.services.catalogues.announced = told
+    api.services.catalogues.announced = catalogues
 
     assert await api.submit(model=ON_HUB)
 
@@ -341,9 +343,9 @@ async def test_a_hub_name_is_accepted_if_a_node_fetches(serve: Serve, sqlite_url
 BY_URL = {"use": "files/jsonl", "args": {"paths": ["https://data.example.org/rows.jsonl?key=hidden"]}}
 
 
-@pytest.mark.parametrize("listed", ["", "example.org", "10.0.0.0/8"])
-async def test_an_unlisted_host_is_refused_with_the_setting(serve: Serve, sqlite_url: str, listed: str) -> None:
-    api = await serve(sqlite_url, stores_allow=listed)
+@pytest.mark.parametrize("hosts", ["", "example.org", "10.0.0.0/8"])
+async def test_an_unlisted_host_is_refused_with_the_setting(serve: Serve, sqlite_url: str, hosts: str) -> None:
+    api = await serve(sqlite_url, stores_allow=hosts)
 
     answers = [await api.client.post(path, json={**SPEC, "data": BY_URL}) for path in ("/jobs", "/jobs/validate")]
 

@@ -50,12 +50,12 @@ def first_problem(answer: Any) -> tuple[str, str]:
     return answer.json()["errors"][0]["pointer"], answer.json()["errors"][0]["code"]
 
 
-@pytest.mark.parametrize(("wanted", "step"), [("latest", 20), ("best", 10), (None, 20)])
+@pytest.mark.parametrize(("checkpoint", "step"), [("latest", 20), ("best", 10), (None, 20)])
 async def test_a_checkpoint_named_latest_or_best_is_pinned_when_the_job_is_accepted(
-    both: Api, wanted: str | None, step: int
+    both: Api, checkpoint: str | None, step: int
 ) -> None:
     job = await trained(both)
-    place = {"job": job} if wanted is None else {"job": job, "checkpoint": wanted}
+    place = {"job": job} if checkpoint is None else {"job": job, "checkpoint": checkpoint}
     valid = await both.client.post("/jobs/validate", json={**LEARNS, "resume_from": place})
 
     new = await both.submit(**LEARNS, resume_from=place)
@@ -69,7 +69,7 @@ async def test_a_checkpoint_named_latest_or_best_is_pinned_when_the_job_is_accep
 
 async def test_a_missing_checkpoint_is_refused_at_the_field_that_names_it(both: Api) -> None:
     job, bare = await trained(both), await both.submit()
-    gone = await saved(both, job, 5, "deleted")
+    deleted = await saved(both, job, 5, "deleted")
     corrupt = await saved(both, job, 6, "corrupt")
 
     async def refused(place: Any) -> tuple[str, str]:
@@ -77,15 +77,15 @@ async def test_a_missing_checkpoint_is_refused_at_the_field_that_names_it(both: 
 
     assert await refused({"job": new_job_id()}) == ("/resume_from/job", "unknown_job")
     assert await refused({"job": bare}) == ("/resume_from/checkpoint", "no_checkpoint")
-    assert await refused({"job": job, "checkpoint": gone}) == ("/resume_from/checkpoint", "checkpoint_gone")
+    assert await refused({"job": job, "checkpoint": deleted}) == ("/resume_from/checkpoint", "checkpoint_gone")
     assert await refused({"job": job, "checkpoint": corrupt}) == ("/resume_from/checkpoint", "checkpoint_gone")
     assert await refused({"job": job, "checkpoint": "ckpt_" + "0" * 32}) == (
         "/resume_from/checkpoint", "unknown_checkpoint",
     )  # fmt: skip
-    in_training = {**LEARNS, "training": {**LEARNS["training"], "resume_from_checkpoint": f"{job}/{gone}"}}  # type: ignore[dict-item]
+    in_training = {**LEARNS, "training": {**LEARNS["training"], "resume_from_checkpoint": f"{job}/{deleted}"}}  # type: ignore[dict-item]
     answer = await both.client.post("/jobs", json=in_training)
     assert first_problem(answer) == ("/training/resume_from_checkpoint", "checkpoint_gone")
-    assert all(name in answer.json()["detail"] for name in (gone, job, "step 5"))
+    assert all(name in answer.json()["detail"] for name in (deleted, job, "step 5"))
 
 
 async def test_a_job_of_another_project_is_answered_like_an_unknown_job(serve: Serve, sqlite_url: str) -> None:
@@ -100,8 +100,10 @@ async def test_a_job_of_another_project_is_answered_like_an_unknown_job(serve: S
         for job in (there, never)
     ]
 
-    said = [json.dumps(answer.json()["errors"]).replace(there, "JOB").replace(never, "JOB") for answer in answers]
-    assert said[0] == said[1]
+    error_texts = [
+        json.dumps(answer.json()["errors"]).replace(there, "JOB").replace(never, "JOB") for answer in answers
+    ]
+    assert error_texts[0] == error_texts[1]
     assert first_problem(answers[0]) == ("/resume_from/job", "unknown_job")
 
 
@@ -183,18 +185,18 @@ async def test_more_steps_continue_exactly_only_if_the_schedule_is_constant(api:
 
 async def test_a_fork_names_arguments_that_a_live_command_had_changed(api: Api) -> None:
     job = await trained(api)
-    asked = Command(no=5, set={"learning_rate": 0.01, "logging_steps": 3}, step=4)
-    await api.db.write(lambda conn: commands.insert_command(conn, job, asked))
+    command = Command(no=5, set={"learning_rate": 0.01, "logging_steps": 3}, step=4)
+    await api.db.write(lambda conn: commands.insert_command(conn, job, command))
 
     plain = (await api.client.post(f"/jobs/{job}/fork")).json()["fork"]
-    kept = (await api.client.post(f"/jobs/{job}/fork", json={"patch": {"training": {"learning_rate": 0.01}}})).json()[
-        "fork"
-    ]
+    current = (
+        await api.client.post(f"/jobs/{job}/fork", json={"patch": {"training": {"learning_rate": 0.01}}})
+    ).json()["fork"]
 
     assert [pointer["pointer"] for pointer in plain["breaks_exactness"]] == ["/training/learning_rate"]
     assert "0.01" in plain["breaks_exactness"][0]["detail"]
-    assert [change["pointer"] for change in kept["changes"]] == ["/training/learning_rate"]
-    assert kept["exact"], "a fork with the current learning rate must be exact"
+    assert [change["pointer"] for change in current["changes"]] == ["/training/learning_rate"]
+    assert current["exact"], "a fork with the current learning rate must be exact"
 
 
 @each_case(
@@ -264,11 +266,11 @@ async def test_a_repeated_request_makes_one_fork_even_if_its_checkpoint_was_dele
 async def test_a_fork_of_a_job_with_own_code_needs_the_scope_code(serve: Serve, sqlite_url: str) -> None:
     api = await serve(sqlite_url, api_key=KEY, code="on")
     brings, plain = await a_key(api), await a_key(api, scopes=["read", "submit"])
-    sent = await api.client.post(
+    bundle = await api.client.post(
         "/bundles", content=zipped(my_code="class Net: pass"),
         headers={**bearer(brings), "Content-Type": "application/zip"},
     )  # fmt: skip
-    spec = {**LEARNS, "model": "my_code:Net", "code": {"bundle": sent.json()["sha256"]}}
+    spec = {**LEARNS, "model": "my_code:Net", "code": {"bundle": bundle.json()["sha256"]}}
     job = JobId((await api.client.post("/jobs", json=spec, headers=bearer(brings))).json()["id"])
     await saved(api, job, 10)
 

@@ -31,19 +31,19 @@ async def states(api: Api) -> dict[str, str]:
 async def test_many_jobs_are_cancelled_resumed_and_deleted_by_filters(api: Api, command: Command) -> None:
     mine, too, other = await api.submit(tags=["sweep"]), await api.submit(tags=["sweep"]), await api.submit()
 
-    code, said, _ = await command("cancel", "--tag", "sweep", "--mode", "kill")
+    code, output, _ = await command("cancel", "--tag", "sweep", "--mode", "kill")
 
-    assert (code, set(said.splitlines())) == (0, {f"{mine} cancelled", f"{too} cancelled"})
+    assert (code, set(output.splitlines())) == (0, {f"{mine} cancelled", f"{too} cancelled"})
     assert await states(api) == {mine: "cancelled", too: "cancelled", other: "queued"}
     assert (await command("resume", "--tag", "sweep"))[0] == 0
     assert (await command("pause", "--tag", "sweep", "--state", "queued"))[0] == 0
     assert await states(api) == {mine: "paused", too: "paused", other: "queued"}
-    code, said, report = await command("rm", "--tag", "sweep")
-    assert (code, said, "no job matches" in report) == (0, "", True)
+    code, output, report = await command("rm", "--tag", "sweep")
+    assert (code, output, "no job matches" in report) == (0, "", True)
     await command("cancel", "--tag", "sweep")
     assert (await command("rm", "--state", "cancelled", "--created-before", "2020-01-01T00:00:00Z"))[1] == ""
-    code, said, _ = await command("rm", "--state", "cancelled", "--created-after", "2020-01-01T00:00:00Z", "--json")
-    assert {json.loads(line)["job"] for line in said.splitlines()} == {mine, too}
+    code, output, _ = await command("rm", "--state", "cancelled", "--created-after", "2020-01-01T00:00:00Z", "--json")
+    assert {json.loads(line)["job"] for line in output.splitlines()} == {mine, too}
     assert await states(api) == {other: "queued"}
 
 
@@ -52,11 +52,11 @@ async def test_a_job_is_resumed_from_an_older_checkpoint_by_command(api: Api, co
     older, _ = await api.commit(job, 10), await api.commit(job, 20)
     assert (await command("pause", job))[0] == 0
 
-    code, said, report = await command("resume", job, "--checkpoint", older.id)
+    code, output, report = await command("resume", job, "--checkpoint", older.id)
 
-    assert (code, said.startswith(f"{job} queued")) == (0, True), report
-    listed = (await api.client.get(f"/jobs/{job}/checkpoints/latest")).json()
-    assert listed["id"] == older.id
+    assert (code, output.startswith(f"{job} queued")) == (0, True), report
+    checkpoint = (await api.client.get(f"/jobs/{job}/checkpoints/latest")).json()
+    assert checkpoint["id"] == older.id
 
 
 async def test_a_resume_changes_the_limits_and_the_pool_of_a_job(api: Api, command: Command) -> None:
@@ -73,7 +73,7 @@ async def test_a_resume_changes_the_limits_and_the_pool_of_a_job(api: Api, comma
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "sentence"),
     [
         (["cancel"], "no job is named"),
         (["rm", "@last", "--tag", "a"], "both jobs and filters"),
@@ -81,10 +81,10 @@ async def test_a_resume_changes_the_limits_and_the_pool_of_a_job(api: Api, comma
         (["pause", "--state", "runing"], "did you mean 'running'?"),
     ],
 )
-async def test_a_command_line_with_unclear_jobs_is_refused(command: Command, words: list[str], said: str) -> None:
+async def test_a_command_line_with_unclear_jobs_is_refused(command: Command, words: list[str], sentence: str) -> None:
     code, out, err = await command(*words)
 
-    assert (code, out, said in err) == (2, "", True), err
+    assert (code, out, sentence in err) == (2, "", True), err
 
 
 async def test_a_bulk_request_of_the_client_with_ids_and_filters_changes_no_job(api: Api) -> None:
@@ -99,9 +99,9 @@ async def test_a_bulk_request_of_the_client_with_ids_and_filters_changes_no_job(
 async def test_a_node_is_drained_by_its_name(api: Api, command: Command) -> None:
     await a_node(api)
 
-    code, said, err = await command("nodes", "--drain", "one")
+    code, output, err = await command("nodes", "--drain", "one")
 
-    assert (code, "one" in said) == (0, True), err
+    assert (code, "one" in output) == (0, True), err
     (node,) = (await api.client.get("/nodes")).json()["data"]
     assert (node["takes_work"], node["state"]) == (False, "draining")
     assert (await command("nodes", "--undrain", node["id"]))[0] == 0
@@ -116,9 +116,9 @@ async def test_a_lost_node_is_removed_by_its_name(api: Api, command: Command) ->
     assert (code, "sends heartbeats" in err) == (2, True), err
     await api.db.write(lambda conn: nodes.change(conn, node, lost=True))
 
-    code, said, err = await command("nodes", "--remove", "one")
+    code, output, err = await command("nodes", "--remove", "one")
 
-    assert (code, "one deleted" in said) == (0, True), err
+    assert (code, "one deleted" in output) == (0, True), err
     assert (await api.client.get("/nodes")).json()["data"] == []
 
 
@@ -159,13 +159,13 @@ async def test_bundles_are_uploaded_and_listed_from_python(
 ) -> None:
     def blocking() -> None:
         with Client(api.url) as client:
-            kept = client.bundles.upload(folder)
-            assert client.bundles.upload(folder) == kept == client.bundles.get(kept.sha256)
+            bundle = client.bundles.upload(folder)
+            assert client.bundles.upload(folder) == bundle == client.bundles.get(bundle.sha256)
             item = client.bundles.upload(folder / "my_code.py")
             assert [file.path for file in item.files] == ["my_code.py"]
-            assert {entry.sha256 for entry in client.bundles.list()} == {kept.sha256, item.sha256}
+            assert {entry.sha256 for entry in client.bundles.list()} == {bundle.sha256, item.sha256}
             client.bundles.delete(item.sha256)
-            assert [entry.sha256 for entry in client.bundles.list()] == [kept.sha256]
+            assert [entry.sha256 for entry in client.bundles.list()] == [bundle.sha256]
             (folder / "torch.py").write_text("")
             with pytest.raises(InvalidRequest, match="torch") as hides:
                 client.bundles.upload(folder)

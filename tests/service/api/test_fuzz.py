@@ -61,10 +61,10 @@ async def tried(api: Api, folder: Path, *, examples: int, phases: str) -> None:
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        said, _ = await fuzzer.communicate()
+        output, _ = await fuzzer.communicate()
     finally:
         if fuzzer.returncode is None:
             fuzzer.kill()
             await fuzzer.wait()
-    assert fuzzer.returncode == 0, said.decode()
-    assert b"generated" in said, said.decode()
+    assert fuzzer.returncode == 0, output.decode()
+    assert b"generated" in output, output.decode()

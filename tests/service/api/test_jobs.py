@@ -65,12 +65,12 @@ async def test_a_job_carries_the_warnings_about_its_spec_and_so_does_a_replay(bo
     again = await both.client.post("/jobs", json=spec, headers=headers)
     dry = await both.client.post("/jobs/validate", json=spec)
     job = (await both.client.get(first.headers["Location"])).json()
-    stored = (await both.client.get(f"{first.headers['Location']}/spec")).json()
+    stored_spec = (await both.client.get(f"{first.headers['Location']}/spec")).json()
 
     messages = [(warning["code"], warning["pointer"]) for warning in first.json()["warnings"]]
     assert messages == [("older_name", "/training/warmup_ratio"), ("no_loss_shown", "/training/max_steps")]
     assert again.json()["warnings"] == dry.json()["warnings"] == job["warnings"] == first.json()["warnings"]
-    assert stored["training"] == dry.json()["spec"]["training"] == {"warmup_steps": 0.5, "max_steps": 2}
+    assert stored_spec["training"] == dry.json()["spec"]["training"] == {"warmup_steps": 0.5, "max_steps": 2}
 
 
 async def test_all_errors_of_a_spec_are_reported_at_once_with_pointer_and_hint(api: Api) -> None:
@@ -186,11 +186,11 @@ async def test_only_a_job_that_has_ended_can_be_deleted_and_its_files_go_with_it
     early = await both.client.delete(f"/jobs/{job}")
     await both.client.post(f"/jobs/{job}/cancel")
     stale = await both.client.delete(f"/jobs/{job}", headers={"If-Match": '"1"'})
-    gone = await both.client.delete(f"/jobs/{job}")
+    deletion = await both.client.delete(f"/jobs/{job}")
 
     assert (early.status_code, early.json()["code"]) == (409, "conflict")
     assert stale.status_code == 412
-    assert (gone.status_code, gone.content) == (204, b"")
+    assert (deletion.status_code, deletion.content) == (204, b"")
     assert not folder.parent.parent.exists()
     assert (await both.client.get(f"/jobs/{job}")).status_code == 404
 
@@ -296,10 +296,10 @@ async def test_events_and_metrics_are_paged_by_number(both: Api) -> None:
     job = await both.submit()
     await both.append(job, *[{"loss": n} for n in range(25)])
 
-    seen = [event["no"] for event in await both.pages(f"/jobs/{job}/events", "after", limit=10)]
+    numbers = [event["no"] for event in await both.pages(f"/jobs/{job}/events", "after", limit=10)]
     metrics = (await both.client.get(f"/jobs/{job}/metrics?after=20")).json()
 
-    assert seen == list(range(1, 27))
+    assert numbers == list(range(1, 27))
     assert metrics["data"][0] == {"no": 21, "step": None, "epoch": None, "loss": 19}
     assert (metrics["last"], metrics["next_cursor"]) == (26, None)
     state = (await both.client.get(f"/jobs/{job}/events?kinds=state")).json()

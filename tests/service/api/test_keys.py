@@ -53,9 +53,9 @@ async def test_a_key_is_shown_once_and_kept_as_a_hash(serve: Serve, database_url
 
     assert made["key"].startswith(made["prefix"] + "_")
     assert len(made["key"]) == len(made["prefix"]) + 1 + 64, "the secret part must have 256 bits"
-    listed = await api.client.get("/keys")
-    assert made["key"] not in listed.text
-    assert listed.json()["data"] == [{name: value for name, value in made.items() if name != "key"}]
+    answer = await api.client.get("/keys")
+    assert made["key"] not in answer.text
+    assert answer.json()["data"] == [{name: value for name, value in made.items() if name != "key"}]
     (row,) = await api.db.read(keys.all_keys)
     assert made["key"].removeprefix(made["prefix"]) not in str(row)
     assert (made["created_by"], made["last_used_at"]) == ("the bootstrap key", None)
@@ -76,9 +76,9 @@ async def test_lists_say_what_their_reader_may_do(
     await a_node(guarded)
     headers = bearer(await a_key(guarded, project, scopes))
 
-    listed, nodes = [(await guarded.client.get(path, headers=headers)).json() for path in ("/jobs", "/nodes")]
+    page, nodes = [(await guarded.client.get(path, headers=headers)).json() for path in ("/jobs", "/nodes")]
 
-    assert (listed["scopes"], nodes["data"][0]["actions"]) == (allowed, actions)
+    assert (page["scopes"], nodes["data"][0]["actions"]) == (allowed, actions)
 
 
 async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_url: str) -> None:
@@ -102,11 +102,11 @@ async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_ur
 async def test_a_request_for_another_project_gets_the_name_of_the_keys_project(guarded: Api) -> None:
     vision = await a_key(guarded, "vision")
 
-    listed = await guarded.client.get("/jobs?project=speech", headers=bearer(vision))
+    answer = await guarded.client.get("/jobs?project=speech", headers=bearer(vision))
     submitted = await guarded.client.post("/jobs", json={**SPEC, "project": "speech"}, headers=bearer(vision))
     agreed = await guarded.client.get("/jobs?project=vision", headers=bearer(vision))
 
-    assert (listed.status_code, "'vision'" in listed.json()["detail"]) == (403, True)
+    assert (answer.status_code, "'vision'" in answer.json()["detail"]) == (403, True)
     assert (submitted.status_code, submitted.json()["errors"][0]["pointer"]) == (422, "/project")
     assert agreed.status_code == 200
 
@@ -140,7 +140,7 @@ async def test_a_project_administrator_makes_keys_of_that_project_only(guarded: 
 
 
 @pytest.mark.parametrize(
-    ("given", "pointer"),
+    ("body", "pointer"),
     [
         ({"name": "x", "project": "a/b"}, "/project"),
         ({"name": "x", "project": "a", "scopes": ["root"]}, "/scopes/0"),
@@ -151,8 +151,8 @@ async def test_a_project_administrator_makes_keys_of_that_project_only(guarded: 
         ({"name": "x"}, "/project"),
     ],
 )
-async def test_a_wrong_request_for_a_key_is_refused(guarded: Api, given: dict[str, Any], pointer: str) -> None:
-    answer = await guarded.client.post("/keys", json=given)
+async def test_a_wrong_request_for_a_key_is_refused(guarded: Api, body: dict[str, Any], pointer: str) -> None:
+    answer = await guarded.client.post("/keys", json=body)
 
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
 
@@ -245,9 +245,9 @@ async def test_a_ticket_opens_one_socket_of_its_project_once_at_any_process(serv
     assert await opened(here, await _ticket(here, foreign)) == 4404
     assert await opened(here, await _ticket(here, key), "&project=speech") == 4403
     assert await opened(here, "0" * 64) == 4401
-    gone = await _ticket(here, key)
+    last_ticket = await _ticket(here, key)
     await here.client.delete(f"/keys/{key['id']}")
-    assert await opened(here, gone) == 4401
+    assert await opened(here, last_ticket) == 4401
     refused = await here.client.get("/jobs", headers=bearer(ticket))
     assert refused.status_code == 401, "a ticket must not work as a key"
 
@@ -379,7 +379,7 @@ def test_a_token_bucket_refills_at_its_rate_up_to_its_burst() -> None:
     quota = Quota(rate=10)
     start = quota._counted_at
 
-    def taken(at: float) -> int:
+    def accepted_requests(at: float) -> int:
         count = 0
         with suppress(TooManyRequests):
             while True:
@@ -387,9 +387,9 @@ def test_a_token_bucket_refills_at_its_rate_up_to_its_burst() -> None:
                 count += 1
         return count
 
-    assert taken(0) == 10 * BURST_SECONDS
-    assert taken(1) == 10
-    assert taken(1000) == 10 * BURST_SECONDS
+    assert accepted_requests(0) == 10 * BURST_SECONDS
+    assert accepted_requests(1) == 10
+    assert accepted_requests(1000) == 10 * BURST_SECONDS
 
 
 # Logs and answers ----------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ async def test_every_change_of_a_job_names_its_caller(guarded: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("secret_text", "redacted_text"),
     [
         ("fpk_3f9a1c2b_" + "a" * 64, "fpk_3f9a1c2b_…"),
         ("Authorization: Bearer anything", "Authorization: Bearer …"),
@@ -439,18 +439,18 @@ async def test_every_change_of_a_job_names_its_caller(guarded: Api) -> None:
         (f"odd {KEY}!", "odd …!"),
     ],
 )
-def test_no_log_line_shows_a_key(said: str, shown: str) -> None:
+def test_no_log_line_shows_a_key(secret_text: str, redacted_text: str) -> None:
     formatter = Redacting("%(message)s", [KEY])
     try:
-        raise RuntimeError(said)
+        raise RuntimeError(secret_text)
     except RuntimeError:
-        record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "it was %s", (said,), sys.exc_info())
+        record = logging.LogRecord("x", logging.ERROR, "x.py", 1, "it was %s", (secret_text,), sys.exc_info())
 
     text = formatter.format(record)
 
-    assert text.startswith(f"it was {shown}")
-    assert f"RuntimeError: {shown}" in text
-    assert said not in text
+    assert text.startswith(f"it was {redacted_text}")
+    assert f"RuntimeError: {redacted_text}" in text
+    assert secret_text not in text
 
 
 async def test_an_error_shows_only_the_prefix_of_a_key(guarded: Api) -> None:
@@ -476,15 +476,15 @@ async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeyp
     job = (await _a_job_of(guarded, vision)).split("/")[2]
     node = await a_node(guarded)
     await guarded.db.write(lambda conn: jobs.record(conn, JobId(job), state=JobState.RUNNING))
-    held = SourceRow(job, 1, 0, node, "b1", 1, "[]", None, None, None, None, 0, None, None)  # type: ignore[arg-type]
-    monkeypatch.setattr(attempts, "open_sources", lambda conn: [held])
+    source = SourceRow(job, 1, 0, node, "b1", 1, "[]", None, None, None, None, 0, None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(attempts, "open_sources", lambda conn: [source])
 
-    seen = {}
+    rows = {}
     for who, headers in (("vision", bearer(vision)), ("speech", bearer(speech)), ("operator", {})):
         (row,) = (await guarded.client.get("/nodes", headers=headers)).json()["data"]
-        seen[who] = (row["jobs"], row["slots_used"])
+        rows[who] = (row["jobs"], row["slots_used"])
 
-    assert seen == {"vision": ([job], 1), "speech": ([], 1), "operator": ([job], 1)}
+    assert rows == {"vision": ([job], 1), "speech": ([], 1), "operator": ([job], 1)}
 
 
 async def test_a_link_downloads_with_a_ticket_once_and_reads_nothing_else(guarded: Api) -> None:

@@ -68,9 +68,9 @@ async def test_the_client_reads_stored_lines_and_follows_new_ones(api: Api) -> N
         early = [line.text async for line in mine.logs(grep="early")]
         live = mine.logs(stream="stdout", follow=True)
         texts = [(await anext(live)).text for _ in range(3)]
-        coming = asyncio.ensure_future(anext(live))
+        next_line = asyncio.ensure_future(anext(live))
         await api.append(job, {"stream": "stderr", "text": "no"}, {"stream": "stdout", "text": "late"}, kind=Kind.LINE)
-        texts.append((await asyncio.wait_for(coming, PATIENCE)).text)
+        texts.append((await asyncio.wait_for(next_line, PATIENCE)).text)
         await api.end(job)
         texts += [line.text async for line in live]
 

@@ -70,13 +70,13 @@ class Probe:
             over.set()
         return watching.result(PATIENCE), int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/") else 0
 
-    def _exchange(self, request: bytes, then: bytes) -> bytes:
+    def _exchange(self, request: bytes, rest: bytes) -> bytes:
         with socket.create_connection(self._address, PATIENCE) as connection:
             try:
                 connection.sendall(request)
-                if then:
+                if rest:
                     assert connection.recv(65536)
-                    connection.sendall(then)
+                    connection.sendall(rest)
                 # When the first part of the answer arrives, the server has done all of the work.
                 return connection.recv(65536)
             except (BrokenPipeError, ConnectionResetError):

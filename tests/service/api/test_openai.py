@@ -94,9 +94,9 @@ async def test_a_file_is_uploaded_read_and_deleted(api: Api, client: AsyncOpenAI
     assert (await api.client.get(f"/files/{made.id}")).json()["name"] == "rows.jsonl"
     assert (await client.files.content(made.id)).content == rows()
     assert (await client.files.delete(made.id)).deleted
-    with pytest.raises(openai.NotFoundError) as gone:
+    with pytest.raises(openai.NotFoundError) as error:
         await client.files.retrieve(made.id)
-    assert error_of(gone) == (404, "not_found", None)
+    assert error_of(error) == (404, "not_found", None)
 
 
 async def test_files_are_listed_page_by_page_in_both_orders(client: AsyncOpenAI) -> None:
@@ -155,8 +155,8 @@ async def test_a_job_made_by_openais_client_is_the_same_job_in_our_api(api: Api,
     assert made.hyperparameters.batch_size == 1
     assert await client.fine_tuning.jobs.retrieve(made.id) == made
     there = JobId((await api.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression"})).json()["id"])
-    seen = await client.fine_tuning.jobs.retrieve(there)
-    assert (seen.model, seen.training_file, seen.status) == ("toy/mlp", "toy/regression", "queued")
+    openai_job = await client.fine_tuning.jobs.retrieve(there)
+    assert (openai_job.model, openai_job.training_file, openai_job.status) == ("toy/mlp", "toy/regression", "queued")
 
 
 async def test_auto_takes_the_arguments_of_the_base_models_entry(api: Api, client: AsyncOpenAI) -> None:
@@ -308,16 +308,16 @@ async def test_a_file_and_a_job_of_another_project_are_not_found(api: Api, clien
 
 
 async def test_a_job_request_repeated_with_its_idempotency_key_makes_one_job(client: AsyncOpenAI) -> None:
-    once = {"Idempotency-Key": "sst2-on-monday"}
+    headers = {"Idempotency-Key": "sst2-on-monday"}
 
-    first = await submitted(client, extra_headers=once)
-    again = await submitted(client, extra_headers=once)
+    first = await submitted(client, extra_headers=headers)
+    again = await submitted(client, extra_headers=headers)
 
     assert first == again
     assert len([job async for job in client.fine_tuning.jobs.list()]) == 1
     await client.fine_tuning.jobs.cancel(first.id)
     await client.files.delete(first.training_file)
-    late = await client.fine_tuning.jobs.create(model=BASE, training_file=first.training_file, extra_headers=once)
+    late = await client.fine_tuning.jobs.create(model=BASE, training_file=first.training_file, extra_headers=headers)
     assert late == first
 
 
@@ -388,10 +388,10 @@ async def test_a_finished_job_names_its_model_checkpoints_and_results(api: Api, 
     name = f"ft:{BASE}:default:custom:{made.id.removeprefix('job_')}"
     assert (done.status, done.fine_tuned_model) == ("succeeded", name)
     assert done.finished_at
-    listed = [item async for item in client.fine_tuning.jobs.checkpoints.list(made.id, limit=1)]
-    assert [item.id for item in listed] == steps[::-1]
-    assert listed[0].fine_tuned_model_checkpoint == f"{name}:ckpt-step-20"
-    assert (listed[0].metrics.valid_loss, listed[0].step_number) == (0.25, 20)
+    checkpoints = [item async for item in client.fine_tuning.jobs.checkpoints.list(made.id, limit=1)]
+    assert [item.id for item in checkpoints] == steps[::-1]
+    assert checkpoints[0].fine_tuned_model_checkpoint == f"{name}:ckpt-step-20"
+    assert (checkpoints[0].metrics.valid_loss, checkpoints[0].step_number) == (0.25, 20)
     assert {BASE, "gpt-4.1", name} == {model.id async for model in client.models.list()}
     assert (await client.models.retrieve(name)).owned_by == "default"
     assert (await client.models.retrieve(f"{name}:ckpt-step-10")).id.endswith(":ckpt-step-10")
@@ -771,13 +771,13 @@ async def test_the_fields_of_a_form_may_come_after_the_file(api: Api) -> None:
         return {"content": body + b"--x--\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=x"}}
 
     file, purpose = ('file"; filename="a.jsonl', rows()), ("purpose", b"fine-tune")
-    taken = [await api.client.post("/v1/files", **form(*parts)) for parts in ((file, purpose), (purpose, file))]
+    accepted = [await api.client.post("/v1/files", **form(*parts)) for parts in ((file, purpose), (purpose, file))]
     refused = [
         await api.client.post("/v1/files", **form(*parts))
         for parts in ((file,), (file, purpose, purpose), (file, ("colour", b"red")), (purpose,))
     ]
 
-    assert [answer.status_code for answer in taken] == [200, 200]
+    assert [answer.status_code for answer in accepted] == [200, 200]
     assert [answer.status_code for answer in refused] == [400, 400, 400, 400]
     sentences = [answer.json()["error"]["message"] for answer in refused]
     assert [word in sentence for word, sentence in zip(

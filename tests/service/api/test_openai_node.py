@@ -25,9 +25,9 @@ async def program(*words: str, folder: Path, **environment: str) -> str:
         *words, cwd=folder, env={**os.environ, **environment},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    printed, complaints = await process.communicate()
+    output, complaints = await process.communicate()
     assert process.returncode == 0, f"{words}: {complaints.decode()[-3000:]}"
-    return printed.decode()
+    return output.decode()
 
 
 @pytest.fixture

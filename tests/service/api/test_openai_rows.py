@@ -27,7 +27,7 @@ def lines(*rows: Any) -> io.BytesIO:
 
 
 @pytest.mark.parametrize(
-    ("row", "named"),
+    ("row", "format_name"),
     [
         (CHAT, "chat"),
         ({"messages": [USER, CALL, TOOL, ANSWER], "tools": []}, "chat"),
@@ -39,12 +39,12 @@ def lines(*rows: Any) -> io.BytesIO:
         ({"messages": [USER], "reference_answer": "4"}, "prompts"),
     ],
 )
-def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) -> None:
-    assert check_rows(lines(row, row)) == CheckedRows(named, 2)  # type: ignore[arg-type]
+def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, format_name: str) -> None:
+    assert check_rows(lines(row, row)) == CheckedRows(format_name, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("row", "named"),
+    ("row", "sentence"),
     [
         ([1], "line 3: is a list"),
         ({"text": "4"}, "line 3: does not have the fields of any format: it has text"),
@@ -73,18 +73,18 @@ def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, named: str) ->
         (PAIR, "line 3: has a preferred and a non-preferred output, but the first row ends with"),
     ],
 )  # fmt: skip
-def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, named: str) -> None:
+def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, sentence: str) -> None:
     with pytest.raises(InvalidRows) as refused:
         check_rows(lines(CHAT, CHAT, row, CHAT))
 
     [problem] = refused.value.problems
     assert (problem.pointer, problem.code) == ("/file", "invalid_training_file")
     assert problem.detail.startswith("line 3: ")
-    assert named in problem.detail
+    assert sentence in problem.detail
 
 
 @pytest.mark.parametrize(
-    ("row", "named"),
+    ("row", "sentence"),
     [
         ({**PAIR, "preferred_output": [{**ANSWER, "weight": 0}]}, "preferred_output[0].weight: is not supported"),
         ({**PAIR, "preferred_output": [USER]}, "preferred_output: has a message from user"),
@@ -92,11 +92,11 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, named: str) ->
         ({**PAIR, "input": {"messages": [USER, SYSTEM]}}, "input.messages[1]: a system message must come first"),
     ],
 )
-def test_a_preference_pair_with_an_answer_that_is_not_the_assistants_is_refused(row: Any, named: str) -> None:
+def test_a_preference_pair_with_an_answer_that_is_not_the_assistants_is_refused(row: Any, sentence: str) -> None:
     with pytest.raises(InvalidRows, match=r"line 2") as refused:
         check_rows(lines(PAIR, row))
 
-    assert named in refused.value.problems[0].detail
+    assert sentence in refused.value.problems[0].detail
 
 
 def test_one_broken_line_among_many_is_named_by_its_number() -> None:
@@ -108,11 +108,11 @@ def test_one_broken_line_among_many_is_named_by_its_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "sentence"),
     [(b"\n\n", "no rows"), (b"\x1f\x8b\x08", "is compressed"), (b'{"a": "\xff"}\n', "line 1: is not UTF-8")],
 )
-def test_a_file_without_readable_rows_is_refused(content: bytes, named: str) -> None:
-    with pytest.raises(InvalidRows, match=named):
+def test_a_file_without_readable_rows_is_refused(content: bytes, sentence: str) -> None:
+    with pytest.raises(InvalidRows, match=sentence):
         check_rows(io.BytesIO(content))
 
 
@@ -126,10 +126,10 @@ def test_a_large_line_is_parsed_in_another_process_with_the_same_result() -> Non
     began = time.thread_time()
     with pytest.raises(InvalidRows) as refused:
         check_upload(bad)
-    sent = time.thread_time()
+    sent_at = time.thread_time()
     with pytest.raises(InvalidRows) as expected:
         check_rows(io.BytesIO(bad.getvalue()))
-    parsed = time.thread_time() - sent
+    parsed = time.thread_time() - sent_at
 
     assert refused.value.problems == expected.value.problems
-    assert sent - began < parsed / 3, "parsing must be fast, because the process answers no request meanwhile"
+    assert sent_at - began < parsed / 3, "parsing must be fast, because the process answers no request meanwhile"

@@ -34,9 +34,9 @@ class Node:
         return [row.id for row in rows]
 
     async def next_request(self, session: JobId) -> dict[str, Any]:
-        popped = await self.redis.blpop([keys.serving_queue(session)], timeout=PATIENCE)
-        assert popped is not None, "the session received no request"
-        body = await self.redis.getdel(keys.serving_request(popped[1].decode()))
+        item = await self.redis.blpop([keys.serving_queue(session)], timeout=PATIENCE)
+        assert item is not None, "the session received no request"
+        body = await self.redis.getdel(keys.serving_request(item[1].decode()))
         assert body is not None, "the request has no body"
         return dict(json.loads(body))
 

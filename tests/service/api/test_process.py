@@ -137,8 +137,8 @@ def test_an_unknown_role_is_refused_with_the_known_roles(run: Callable[..., Ende
 
 
 def test_an_address_in_use_stops_the_start_with_one_sentence(run: Callable[..., Ended], sqlite_url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, output = run("api", FOOTPLATE_PORT=taken.getsockname()[1], FOOTPLATE_DATABASE=sqlite_url)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code, output = run("api", FOOTPLATE_PORT=listener.getsockname()[1], FOOTPLATE_DATABASE=sqlite_url)
 
     assert code == 2
     assert "FOOTPLATE_PORT=0 takes any free port" in output

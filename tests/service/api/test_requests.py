@@ -84,7 +84,7 @@ async def test_the_size_limit_of_a_body_is_checked_while_it_streams(api: Api) ->
 async def test_details_of_an_unexpected_error_are_only_in_the_log_with_the_request_id(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*given: object, **named: object) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a secret of ours")
 
     monkeypatch.setattr(store, "get", broken)
@@ -103,7 +103,7 @@ async def test_details_of_an_unexpected_error_are_only_in_the_log_with_the_reque
 async def test_an_unreachable_database_is_a_503_with_retry_after(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def away(*given: object, **named: object) -> None:
+    def away(*args: object, **kwargs: object) -> None:
         raise Unavailable("the database cannot serve this right now")
 
     monkeypatch.setattr(database, "insert_rows", away)
@@ -225,11 +225,11 @@ async def test_outputs_are_served_as_attachments_from_their_folder_only(api: Api
     (folder / "out").symlink_to(artifacts)
 
     await api.db.write(lambda conn: store.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs"))
-    listed = (await api.client.get(f"/jobs/{job}/outputs")).json()["data"]
+    entries = (await api.client.get(f"/jobs/{job}/outputs")).json()["data"]
     page = await api.client.get(f"/jobs/{job}/outputs/deep/page.html")
     part = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": "bytes=10-19"})
 
-    assert [entry["path"] for entry in listed] == ["model.safetensors", "deep/page.html"]
+    assert [entry["path"] for entry in entries] == ["model.safetensors", "deep/page.html"]
     assert page.headers["content-disposition"].startswith("attachment")
     assert page.headers["content-type"] == "application/octet-stream"
     assert (part.status_code, part.content) == (206, bytes(range(10, 20)))
@@ -262,9 +262,9 @@ async def test_every_listed_output_can_be_downloaded_whatever_its_name(api: Api,
     (folder / "bad\udcff").write_text("bad")
     await api.db.write(lambda conn: store.record(conn, job, outputs=f"jobs/{job}/attempts/1/outputs"))
 
-    listed = (await api.client.get(f"/jobs/{job}/outputs")).json()
+    page = (await api.client.get(f"/jobs/{job}/outputs")).json()
 
-    assert (sorted(row["path"] for row in listed["data"]), listed["left_out"]) == (names, 1)
+    assert (sorted(row["path"] for row in page["data"]), page["left_out"]) == (names, 1)
     for name in names:
         answer = await api.client.get(f"/jobs/{job}/outputs/{quote(name)}")
         assert (answer.status_code, answer.content) == (200, name.encode()), answer.text

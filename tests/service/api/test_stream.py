@@ -97,10 +97,10 @@ async def test_many_readers_share_one_read_of_sql(api: Api, monkeypatch: pytest.
     reads = 0
     look = tail._look
 
-    def counted(*given: Any, **named: Any) -> Any:
+    def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal reads
         reads += 1
-        return look(*given, **named)
+        return look(*args, **kwargs)
 
     monkeypatch.setattr(tail, "_look", counted)
     readers = [asyncio.create_task(api.frames(f"/jobs/{job}/stream")) for _ in range(30)]
@@ -181,13 +181,13 @@ async def test_a_reader_that_does_not_read_is_disconnected_with_its_cursor(
 
         frames, code, reason = await rest(socket)
 
-    got = numbers(frames)
+    received = numbers(frames)
     assert code == 4408
-    assert got == list(range(1, len(got) + 1))
-    assert reason == f"too slow: reconnect with after={got[-1]}"
+    assert received == list(range(1, len(received) + 1))
+    assert reason == f"too slow: reconnect with after={received[-1]}"
     monkeypatch.undo()
-    again, code, _ = await _until_caught_up(api, f"/jobs/{job}/stream?after={got[-1]}")
-    assert numbers(again) == list(range(got[-1] + 1, 6002))
+    again, code, _ = await _until_caught_up(api, f"/jobs/{job}/stream?after={received[-1]}")
+    assert numbers(again) == list(range(received[-1] + 1, 6002))
 
 
 async def test_a_stopping_service_closes_its_sockets_with_1012(api: Api) -> None:

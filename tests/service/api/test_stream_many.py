@@ -32,11 +32,11 @@ def numbers(frames: Frames, job: str) -> list[int]:
     return [event["no"] for frame in frames if frame.get("job") == job for event in frame.get("events", ())]
 
 
-async def until_frame(socket: Any, found: Frames, wanted: Callable[[dict[str, Any]], bool]) -> Frames:
+async def until_frame(socket: Any, frames: Frames, is_wanted: Callable[[dict[str, Any]], bool]) -> Frames:
     """Reads frames until one is wanted, and returns all frames that were read."""
-    while not any(map(wanted, found)):
-        found.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
-    return found
+    while not any(map(is_wanted, frames)):
+        frames.append(json.loads(await asyncio.wait_for(socket.recv(), PATIENCE)))
+    return frames
 
 
 def end_of(job: str) -> Callable[[dict[str, Any]], bool]:
@@ -179,18 +179,18 @@ async def test_max_hz_holds_for_a_job_that_always_has_new_events(api: Api, monke
 
 
 async def test_a_deleted_job_is_reported_and_the_others_continue(api: Api) -> None:
-    gone, stays = await api.submit(), await api.submit()
-    async with api.socket(f"/stream?jobs={gone},{stays}") as socket:
-        frames = await until_frame(socket, [], live(gone))
-        await api.db.write(lambda conn: jobs.erase(conn, gone))
-        api.services.tail.wake([gone])
-        await until_frame(socket, frames, end_of(gone))
+    deleted, stays = await api.submit(), await api.submit()
+    async with api.socket(f"/stream?jobs={deleted},{stays}") as socket:
+        frames = await until_frame(socket, [], live(deleted))
+        await api.db.write(lambda conn: jobs.erase(conn, deleted))
+        api.services.tail.wake([deleted])
+        await until_frame(socket, frames, end_of(deleted))
         await api.end(stays)
         await until_frame(socket, frames, end_of(stays))
 
     assert [frame["end"] for frame in frames if "end" in frame] == ["deleted", "succeeded"]
-    again, code, _ = await api.frames(f"/stream?jobs={gone}:1")
-    assert (again, code) == ([{"job": gone, "end": "deleted", "last": 1}], 1000)
+    again, code, _ = await api.frames(f"/stream?jobs={deleted}:1")
+    assert (again, code) == ([{"job": deleted, "end": "deleted", "last": 1}], 1000)
 
 
 async def test_the_last_moment_that_a_date_can_name_is_a_since(api: Api) -> None:

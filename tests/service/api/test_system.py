@@ -153,13 +153,13 @@ async def test_validation_names_the_node_that_would_run_the_job(both: Api) -> No
 
 async def test_a_node_is_listed_drained_and_returned_to_work(both: Api) -> None:
     node = await a_node(both)
-    listed = (await both.client.get("/nodes")).json()["data"][0]
+    row = (await both.client.get("/nodes")).json()["data"][0]
 
     drained = await both.client.post(f"/nodes/{node}/drain")
     again = await both.client.post(f"/nodes/{node}/drain")
     back = await both.client.post(f"/nodes/{node}/drain", json={"drain": False})
 
-    assert (listed["name"], listed["state"], listed["slots"], listed["slots_used"]) == ("one", "up", 2, 0)
+    assert (row["name"], row["state"], row["slots"], row["slots_used"]) == ("one", "up", 2, 0)
     assert [answer.status_code for answer in (drained, again, back)] == [202] * 3
     assert [answer.json()["state"] for answer in (drained, again, back)] == ["draining", "draining", "up"]
     for missing in ("node_" + "2" * 32, "nonsense"):
@@ -173,12 +173,12 @@ async def test_a_node_with_a_problem_gets_no_job_and_every_answer_names_the_prob
     job = await both.submit()
     placed = await both.db.write(lambda conn: place_waiting(conn, now_ms()))
 
-    listed = (await both.client.get("/nodes")).json()["data"][0]
+    row = (await both.client.get("/nodes")).json()["data"][0]
     waiting = (await both.client.get(f"/jobs/{job}")).json()
     ready = (await both.client.get("/readyz")).json()
 
     assert placed == []
-    assert (listed["state"], listed["takes_work"], listed["message"]) == ("waiting", False, why)
+    assert (row["state"], row["takes_work"], row["message"]) == ("waiting", False, why)
     assert (waiting["state"], waiting["reason"]) == ("queued", "capacity")
     assert why in waiting["message"]
     assert f"one: {why}" in ready["details"]["nodes"]
@@ -281,21 +281,21 @@ async def test_a_node_that_was_drained_and_stopped_does_not_count_as_lost(api: A
 @pytest.mark.own_statement
 async def test_a_lost_node_can_be_removed_and_a_heartbeat_brings_it_back(both: Api) -> None:
     node = await a_node(both)
-    listed = (await both.client.get("/nodes")).json()["data"][0]
+    row = (await both.client.get("/nodes")).json()["data"][0]
     too_early = await both.client.delete(f"/nodes/{node}")
     await both.submit()
     await both.db.write(lambda conn: place_waiting(conn, now_ms()))
     await both.db.write(lambda conn: nodes.change(conn, node, lost=True))
-    held = await both.client.delete(f"/nodes/{node}")
+    refused = await both.client.delete(f"/nodes/{node}")
     await both.db.write(lambda conn: conn.execute(update(sources).values(ended_at=now_ms())))
     lost = (await both.client.get("/nodes")).json()["data"][0]
 
     removed = await both.client.delete(f"/nodes/{node}")
     again = await both.client.delete(f"/nodes/{node}")
 
-    assert [answer.status_code for answer in (too_early, held, removed, again)] == [409, 409, 204, 404]
-    assert [answer.json()["code"] for answer in (too_early, held)] == ["node_in_use"] * 2
-    assert (listed["actions"], lost["actions"]) == (["drain"], ["remove"])
+    assert [answer.status_code for answer in (too_early, refused, removed, again)] == [409, 409, 204, 404]
+    assert [answer.json()["code"] for answer in (too_early, refused)] == ["node_in_use"] * 2
+    assert (row["actions"], lost["actions"]) == (["drain"], ["remove"])
     assert (await both.client.get("/nodes")).json()["data"] == []
     assert 'footplate_nodes{state="lost"} 0.0' in (await both.client.get("/metrics")).text
     assert "silent_nodes" not in (await both.client.get("/readyz")).json()["degraded"]

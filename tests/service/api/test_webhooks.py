@@ -138,8 +138,8 @@ class Sender:
         await self.send_due()
 
 
-async def a_hook(api: Api, url: str, **given: Any) -> dict[str, Any]:
-    answer = await api.client.post("/webhooks", json={"url": url, **given})
+async def a_hook(api: Api, url: str, **fields: Any) -> dict[str, Any]:
+    answer = await api.client.post("/webhooks", json={"url": url, **fields})
     assert answer.status_code == 201, answer.text
     body: dict[str, Any] = answer.json()
     return body
@@ -198,11 +198,11 @@ async def test_the_secret_of_a_webhook_is_shown_once_and_logs_omit_the_path_of_i
 ) -> None:
     with caplog.at_level(logging.INFO):
         made = await a_hook(api, receiver.url, states=["succeeded"], tags=["a"])
-        listed = await api.client.get("/webhooks")
+        answer = await api.client.get("/webhooks")
         await api.client.delete(f"/webhooks/{made['id']}")
 
     assert len(b64decode(made["secret"].removeprefix("whsec_"))) == 32
-    assert listed.json()["data"] == [{name: value for name, value in made.items() if name != "secret"}]
+    assert answer.json()["data"] == [{name: value for name, value in made.items() if name != "secret"}]
     audited = [record.getMessage() for record in caplog.records if record.name == "footplate.audit"]
     assert [line.split(") ")[1] for line in audited] == ["made by None", "deleted by None"]
     assert not any("token" in line or made["secret"] in line for line in audited)
@@ -211,22 +211,22 @@ async def test_the_secret_of_a_webhook_is_shown_once_and_logs_omit_the_path_of_i
 
 async def test_a_webhook_gets_only_the_states_and_tags_of_its_filter(api: Api, receiver: Receiver) -> None:
     await a_hook(api, receiver.url, states=["succeeded", "failed"], tags=["nightly", "weekly"])
-    wanted, other = await api.submit(tags=["nightly", "demo"]), await api.submit(tags=["demo"])
-    for job in (wanted, other):
+    nightly, other = await api.submit(tags=["nightly", "demo"]), await api.submit(tags=["demo"])
+    for job in (nightly, other):
         await api.end(job)
 
     await Sender(api).send_due()
 
     assert [(request.content["type"], request.content["data"]["job"]) for request in receiver.got] == [
-        ("job.succeeded", wanted)
+        ("job.succeeded", nightly)
     ]
 
 
 async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, receiver: Receiver) -> None:
     http = DefaultAsyncHttpxClient(verify=False)
     client = AsyncOpenAI(base_url=f"{api.url}/v1", api_key="any", max_retries=0, http_client=http)
-    wanted: list[Any] = ["fine_tuning.job.succeeded", "fine_tuning.job.failed"]
-    made = await client.webhooks.create(event_types=wanted, name="ours", url=receiver.url)
+    event_types: list[Any] = ["fine_tuning.job.succeeded", "fine_tuning.job.failed"]
+    made = await client.webhooks.create(event_types=event_types, name="ours", url=receiver.url)
     other = await a_hook(api, receiver.url, states=["queued"])
     job, cancelled = await api.submit(), await api.submit()
     await api.commit(job, 1)
@@ -245,7 +245,7 @@ async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, rec
     event = client.webhooks.unwrap(end.body, end.headers, secret=made.signing_secret)
     assert (event.type, event.id) == ("fine_tuning.job.succeeded", end.headers["webhook-id"])
     assert event.data.id == job
-    newer = await client.webhooks.create(event_types=wanted, name="newer", url=receiver.url)
+    newer = await client.webhooks.create(event_types=event_types, name="newer", url=receiver.url)
     assert [item.id async for item in client.webhooks.list(limit=1)] == [newer.id, made.id]
     changed = await client.webhooks.update(made.id, event_types=["fine_tuning.job.cancelled"])
     assert changed.event_types == ["fine_tuning.job.cancelled"]
@@ -640,9 +640,9 @@ async def test_a_receiver_that_hangs_delays_no_other_webhook(
         monkeypatch.setattr(sending, "TOTAL_SECONDS", 0.2)
         await post.send_due_after(deliveries.REST_SECONDS + 1)
 
-        said = [message["error"] for message in await delivery_log(api, stuck) if message["tries"]]
+        errors = [message["error"] for message in await delivery_log(api, stuck) if message["tries"]]
         assert len(hanging.got) == deliveries.AT_ONCE + 1
-        assert "0.2 s" in said[-1]
+        assert "0.2 s" in errors[-1]
         never.set()
 
 
@@ -659,15 +659,15 @@ async def test_a_redirect_is_not_followed_and_counts_as_a_failed_delivery(api: A
 
 
 async def test_only_the_beginning_of_a_huge_answer_is_read(api: Api, receiver: Receiver) -> None:
-    sent = 0
+    sent_bytes = 0
 
     async def flood(writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
+        nonlocal sent_bytes
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
         for _ in range(1526):
             writer.write(b"\xff<b>" * 16384)
             await writer.drain()
-            sent += 65536
+            sent_bytes += 65536
 
     receiver.answer = flood
     hook = await a_hook(api, receiver.url, states=["queued"])
@@ -677,7 +677,7 @@ async def test_only_the_beginning_of_a_huge_answer_is_read(api: Api, receiver: R
 
     (message,) = await delivery_log(api, hook)
     assert (message["status"], len(message["answer"])) == ("delivered", 500)
-    assert sent < 50_000_000, "most of the answer must not be read"
+    assert sent_bytes < 50_000_000, "most of the answer must not be read"
 
 
 async def test_a_delivery_with_a_success_status_counts_even_if_the_body_never_ends(
@@ -782,10 +782,10 @@ async def test_a_refused_webhook_url_is_named_with_what_would_work(
 async def test_a_host_that_resolves_to_a_forbidden_address_later_gets_no_delivery(api: Api, receiver: Receiver) -> None:
     """DNS rebinding: the host had a public address when the webhook was made, and has a private one now."""
     meant = {"hooks.example": ["127.0.0.1"]}
-    asked: list[str] = []
+    hosts: list[str] = []
 
     async def resolve(host: str, port: int) -> list[str]:
-        asked.append(host)
+        hosts.append(host)
         return meant[host]
 
     hook = await a_hook(api, receiver.url, states=["queued"])
@@ -799,9 +799,9 @@ async def test_a_host_that_resolves_to_a_forbidden_address_later_gets_no_deliver
     why = "not sent: the URL names hooks.example, which is 127.0.0.1: not a public address"
     assert (await delivery_log(api, hook))[0]["error"] == why
     await open_.send_due_after(6)
-    (got,) = receiver.got
-    assert got.headers["host"] == f"hooks.example:{receiver.port}"
-    assert asked == ["hooks.example"] * 2, "each try must resolve the host only once, and use the checked address"
+    (delivery,) = receiver.got
+    assert delivery.headers["host"] == f"hooks.example:{receiver.port}"
+    assert hosts == ["hooks.example"] * 2, "each try must resolve the host only once, and use the checked address"
 
 
 async def repoint(api: Api, hook: dict[str, Any], url: str) -> None:
@@ -901,11 +901,11 @@ async def test_the_shell_snippets_of_the_docs_create_show_and_try_a_webhook(api:
         for command in snippets("guides/webhooks.md")
     ]
 
-    printed = await asyncio.to_thread(paste, commands, tmp_path, api.url)
+    output = await asyncio.to_thread(paste, commands, tmp_path, api.url)
 
-    assert '"secret":"whsec_' in printed
-    assert printed.count(address) >= 2
-    assert "ping" in printed
+    assert '"secret":"whsec_' in output
+    assert output.count(address) >= 2
+    assert "ping" in output
 
 
 async def test_the_receiver_in_the_docs_accepts_only_correctly_signed_requests(api: Api) -> None:
@@ -913,7 +913,7 @@ async def test_the_receiver_in_the_docs_accepts_only_correctly_signed_requests(a
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     port = free_port()
     hook = await a_hook(api, f"http://127.0.0.1:{port}/", states=["queued"])
-    shown = await asyncio.create_subprocess_exec(
+    example = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code.replace("8000", str(port)), env={"WEBHOOK_SECRET": hook["secret"]},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
@@ -922,8 +922,8 @@ async def test_the_receiver_in_the_docs_accepts_only_correctly_signed_requests(a
         job = await api.submit()
         post = Sender(api)
         await post.send_due()
-        assert shown.stdout
-        line = (await asyncio.wait_for(shown.stdout.readline(), PATIENCE)).decode()
+        assert example.stdout
+        line = (await asyncio.wait_for(example.stdout.readline(), PATIENCE)).decode()
         assert job in line
         (message,) = await delivery_log(api, hook)
         assert line.split()[0] == message["id"]
@@ -933,8 +933,8 @@ async def test_the_receiver_in_the_docs_accepts_only_correctly_signed_requests(a
         await post.send_due()
         assert [item["http_status"] for item in await delivery_log(api, hook)] == [204, 401]
     finally:
-        shown.kill()
-        await shown.wait()
+        example.kill()
+        await example.wait()
 
 
 async def connects(port: int) -> bool:
