@@ -80,19 +80,19 @@ def test_a_stream_yields_the_same_rows_as_the_indexed_dataset(
 
 
 @KINDS
-@pytest.mark.parametrize("taken", [1, 2])
-def test_a_resumed_file_stream_continues_with_the_next_row(tmp_path: Path, made: Made, taken: int) -> None:
+@pytest.mark.parametrize("row_count", [1, 2])
+def test_a_resumed_file_stream_continues_with_the_next_row(tmp_path: Path, made: Made, row_count: int) -> None:
     for which in ({}, {"offset": 1, "limit": 4}):
         first = made(tmp_path, streaming=True, **which)
         reading = iter(first)
-        rows = [next(reading) for _ in range(taken)]
+        rows = [next(reading) for _ in range(row_count)]
         place = json.loads(json.dumps(first.state_dict()))
 
-        then = made(tmp_path, streaming=True, **which)
-        then.load_state_dict(place)
-        assert then.state_dict() == place, "a stream has its restored position before it reads the next row"
+        resumed = made(tmp_path, streaming=True, **which)
+        resumed.load_state_dict(place)
+        assert resumed.state_dict() == place, "a stream has its restored position before it reads the next row"
 
-        assert [*rows, *then] == [*made(tmp_path, streaming=True, **which)]
+        assert [*rows, *resumed] == [*made(tmp_path, streaming=True, **which)]
 
 
 def test_a_resumed_file_stream_does_not_read_earlier_bytes_again(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ def test_a_resumed_file_stream_does_not_read_earlier_bytes_again(tmp_path: Path)
     place = first.state_dict()["place"]
     (tmp_path / "c.jsonl").write_bytes(b"\0" * place + content[place:])
 
-    then = files.jsonl(paths=[str(tmp_path / f"{name}.jsonl") for name in "abc"], streaming=True)
-    then.load_state_dict(first.state_dict())
+    resumed = files.jsonl(paths=[str(tmp_path / f"{name}.jsonl") for name in "abc"], streaming=True)
+    resumed.load_state_dict(first.state_dict())
 
-    assert [*then] == ROWS[30:]
+    assert [*resumed] == ROWS[30:]
 
 
 @pytest.mark.parametrize("made", [jsonl, parquet])

@@ -91,9 +91,9 @@ def test_a_file_that_is_not_utf8_text_is_reported_with_its_line(tmp_path: Path) 
     (tmp_path / "a.csv").write_bytes(b"x\n\xff\xfe\n")
     (tmp_path / "a.txt").write_bytes(b"fine\n\xff\xfe\n")
 
-    with pytest.raises(DatasetError, match=r"a\.csv, line 2") as raised:
+    with pytest.raises(DatasetError, match=r"a\.csv, line 2") as error:
         files.csv(paths=[str(tmp_path / "a.csv")])
-    assert raised.value.hint == "save the file as UTF-8"
+    assert error.value.hint == "save the file as UTF-8"
     with pytest.raises(DatasetError, match=r"a\.txt, line 2"):
         files.text(paths=[str(tmp_path / "a.txt")])[1]
 
@@ -107,9 +107,9 @@ def test_a_text_file_yields_one_row_per_line_or_one_row_per_file(tmp_path: Path)
 
 @pytest.mark.parametrize("text", ["", "\n  \n"])
 def test_a_file_without_rows_is_refused_before_training(tmp_path: Path, text: str) -> None:
-    with pytest.raises(DatasetError, match=r"no row in.*a\.jsonl") as raised:
+    with pytest.raises(DatasetError, match=r"no row in.*a\.jsonl") as error:
         files.jsonl(paths=written(tmp_path, "a.jsonl", text))
-    assert raised.value.hint
+    assert error.value.hint
 
 
 @pytest.mark.parametrize("bounds", [{"offset": -1}, {"limit": 0}])
@@ -151,9 +151,9 @@ def test_an_error_in_a_parquet_file_is_reported_with_the_file_name(tmp_path: Pat
     good = parquet(tmp_path, "a.parquet", [{"text": "x"}])
     other = parquet(tmp_path, "b.parquet", [{"text": 5}])
 
-    with pytest.raises(DatasetError, match=r"a\.parquet.*'txt', only: text") as raised:
+    with pytest.raises(DatasetError, match=r"a\.parquet.*'txt', only: text") as error:
         files.parquet(paths=[good], columns=["txt"])
-    assert raised.value.hint == "did you mean 'text'?"
+    assert error.value.hint == "did you mean 'text'?"
     with pytest.raises(DatasetError, match=r"b\.parquet.*columns"):
         files.parquet(paths=[good, other])
     with pytest.raises(DatasetError, match=r"c\.parquet.*as Parquet"):

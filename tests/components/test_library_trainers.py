@@ -240,10 +240,10 @@ def test_built_in_rewards_score_completions() -> None:
 
 
 def test_a_reward_without_its_column_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(DatasetError, match="column 'answer'") as raised:
+    with pytest.raises(DatasetError, match="column 'answer'") as error:
         rewards.equals()(["a"], answers=["a"])
 
-    assert raised.value.hint == "did you mean 'answers'?"
+    assert error.value.hint == "did you mean 'answers'?"
     with pytest.raises(NotBuildable, match="matches: the pattern is not a regular expression"):
         rewards.matches(pattern="(")
 

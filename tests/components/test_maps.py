@@ -49,9 +49,9 @@ def test_tokenize_accepts_text_pairs_and_target_texts_as_labels(tokenizer: Any) 
 
 
 def test_a_missing_column_is_refused_before_training_with_the_nearest_name(tokenizer: Any) -> None:
-    with pytest.raises(DatasetError, match=r"row 0.*'txt', only: text, label") as raised:
+    with pytest.raises(DatasetError, match=r"row 0.*'txt', only: text, label") as error:
         maps.tokenize(Rows(ROWS), tokenizer, column="txt")
-    assert raised.value.hint == "did you mean 'text'?"
+    assert error.value.hint == "did you mean 'text'?"
     with pytest.raises(DatasetError, match=r"'label'.*int.*text"):
         maps.tokenize(Rows(ROWS), tokenizer, column="label")
 
@@ -66,9 +66,9 @@ def test_a_row_without_a_needed_column_is_reported_with_file_and_line(tokenizer:
 
 
 def test_a_map_without_a_tokenizer_or_without_rows_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(NotBuildable, match="tokenize needs a tokenizer, and the job has none") as raised:
+    with pytest.raises(NotBuildable, match="tokenize needs a tokenizer, and the job has none") as error:
         maps.tokenize(Rows(ROWS), None, column="text")
-    assert "hf/tokenizer" in str(raised.value.hint)
+    assert "hf/tokenizer" in str(error.value.hint)
     with pytest.raises(DatasetError, match="a stream"):
         maps.tokenize(iter(ROWS), tokenizer, column="text")
     with pytest.raises(DatasetError, match="without rows"):
@@ -166,8 +166,8 @@ def test_chat_applies_the_template_and_can_label_only_the_assistant(tokenizer_fo
 
     row = maps.chat(Rows([{"messages": TALK, "id": 1}]), tokenizer, learn="assistant")[0]
 
-    learned = [token for token in row["labels"] if token != -100]
-    assert tokenizer.decode(learned) == "the film is moving"
+    labels = [token for token in row["labels"] if token != -100]
+    assert tokenizer.decode(labels) == "the film is moving"
     assert row["id"] == 1
     assert len(row["labels"]) == len(row["input_ids"])
     assert "labels" not in maps.chat(Rows([{"messages": TALK}]), tokenizer)[0]
@@ -183,9 +183,9 @@ def test_chat_labels_the_assistant_with_a_template_that_has_no_marks(tokenizer_f
         for longest in (None, 9)
     )
 
-    learned = [token for token in whole["labels"] if token != -100]
-    assert tokenizer.decode(learned).endswith("the film is moving [SEP]")
-    assert "dull" not in tokenizer.decode(learned)
+    labels = [token for token in whole["labels"] if token != -100]
+    assert tokenizer.decode(labels).endswith("the film is moving [SEP]")
+    assert "dull" not in tokenizer.decode(labels)
     assert cut == {name: values[:9] for name, values in whole.items()}
 
 
@@ -256,9 +256,9 @@ def test_class_names_become_numbers_and_are_stored_in_the_model_config() -> None
 
 
 def test_an_unknown_class_name_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(DatasetError, match=r"row 0.*'goood'") as raised:
+    with pytest.raises(DatasetError, match=r"row 0.*'goood'") as error:
         maps.labels(Rows([{"label": "goood"}]), None, names=["bad", "good"])
-    assert raised.value.hint == "did you mean 'good'?"
+    assert error.value.hint == "did you mean 'good'?"
     with pytest.raises(NotBuildable, match="names of the classes are not known"):
         maps.labels(Rows([{"label": "good"}]), None)
     with pytest.raises(NotBuildable, match="there are 3 names, and the model has 2 classes"):

@@ -46,6 +46,6 @@ def test_a_class_of_torchmetrics_receives_its_arguments() -> None:
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UnknownComponent) as raised:
+    with pytest.raises(UnknownComponent) as error:
         metric(Component(use="acuracy"))
-    assert raised.value.hint == "did you mean 'accuracy'?"
+    assert error.value.hint == "did you mean 'accuracy'?"

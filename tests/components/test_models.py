@@ -82,19 +82,19 @@ def test_a_decoder_has_as_many_layers_as_its_encoder_by_default(tokenizer: Any) 
 
 
 def test_weights_are_loaded_from_the_folder_unless_from_scratch_is_set(bert: Path) -> None:
-    stored = hf_models.sequence_classification(None, path=str(bert))
+    original = hf_models.sequence_classification(None, path=str(bert))
     again = hf_models.sequence_classification(None, path=str(bert))
     new = hf_models.sequence_classification(None, path=str(bert), from_scratch=True)
 
-    assert torch.equal(stored.classifier.weight, again.classifier.weight)
-    assert not torch.equal(stored.classifier.weight, new.classifier.weight)
+    assert torch.equal(original.classifier.weight, again.classifier.weight)
+    assert not torch.equal(original.classifier.weight, new.classifier.weight)
     assert new.config.id2label == {0: "a", 1: "b"}
 
 
 def test_a_head_of_another_size_is_initialized_only_on_request(bert: Path) -> None:
-    with pytest.raises(NotBuildable, match="other shapes than the config requires") as raised:
+    with pytest.raises(NotBuildable, match="other shapes than the config requires") as error:
         hf_models.sequence_classification(None, path=str(bert), num_labels=5)
-    assert "ignore_mismatched_sizes" in str(raised.value.hint)
+    assert "ignore_mismatched_sizes" in str(error.value.hint)
 
     model = hf_models.sequence_classification(None, path=str(bert), num_labels=5, ignore_mismatched_sizes=True)
 
@@ -109,9 +109,9 @@ def test_config_values_may_be_overridden_and_unknown_keys_are_refused(bert: Path
     assert model.config.hidden_dropout_prob == 0.5
     assert model.dtype is torch.bfloat16
     assert model.config._attn_implementation == "eager"
-    with pytest.raises(NotBuildable, match=r"bert.*'hiden_size'") as raised:
+    with pytest.raises(NotBuildable, match=r"bert.*'hiden_size'") as error:
         hf_models.masked_lm(None, config={**BERT, "hiden_size": 8})
-    assert raised.value.hint == "did you mean 'hidden_size'?"
+    assert error.value.hint == "did you mean 'hidden_size'?"
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_a_config_without_a_known_model_type_is_refused(config: dict[str, Any] |
 
 def test_pickled_weights_are_refused_by_name(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((bert / "config.json").read_text())
-    with pytest.raises(NotBuildable, match="holds no weights") as raised:
+    with pytest.raises(NotBuildable, match="holds no weights") as error:
         hf_models.masked_lm(None, path=str(tmp_path))
-    assert "from_scratch" in str(raised.value.hint)
+    assert "from_scratch" in str(error.value.hint)
 
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
 
@@ -214,21 +214,21 @@ def test_wrong_adapter_arguments_are_refused(bert: Path, peft: dict[str, Any], s
 def test_quantization_without_bitsandbytes_is_refused_with_the_pip_command(bert: Path) -> None:
     peft = {"r": 2, "target_modules": ["query"]}
 
-    with pytest.raises(NotBuildable, match="bitsandbytes is not installed on this node") as raised:
+    with pytest.raises(NotBuildable, match="bitsandbytes is not installed on this node") as error:
         hf_models.sequence_classification(None, path=str(bert), quantization="nf4", peft=peft)
-    assert raised.value.hint == "pip install 'footplate[bitsandbytes]'"
+    assert error.value.hint == "pip install 'footplate[bitsandbytes]'"
 
 
 def test_a_quantized_model_computes_in_the_type_of_its_other_weights(
     bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def loaded(path: str, *, config: Any, quantization_config: Any, **options: Any) -> Any:
+    def fake_load(path: str, *, config: Any, quantization_config: Any, **options: Any) -> Any:
         received.append(quantization_config.to_diff_dict())
         return transformers.BertForSequenceClassification(config)
 
     received: list[dict[str, Any]] = []
     monkeypatch.setattr(hf_loading, "find_spec", lambda name: name)
-    monkeypatch.setattr(transformers.AutoModelForSequenceClassification, "from_pretrained", loaded)
+    monkeypatch.setattr(transformers.AutoModelForSequenceClassification, "from_pretrained", fake_load)
     for options in (
         {"quantization": "nf4", "dtype": "bfloat16", "double_quantization": True},
         {"quantization": "int8"},
@@ -253,15 +253,15 @@ def test_merging_an_adapter_is_refused_for_a_sharded_model(bert: Path) -> None:
 
     check_trainer(whole, [])
 
-    with pytest.raises(NotBuildable, match=r"peft\.merge.*whole model") as raised:
+    with pytest.raises(NotBuildable, match=r"peft\.merge.*whole model") as error:
         check_trainer(cut, [])
-    assert raised.value.hint == "use ddp or one process, or leave merge out and merge the job's outputs later"
+    assert error.value.hint == "use ddp or one process, or leave merge out and merge the job's outputs later"
 
 
 def test_an_unknown_pad_token_is_refused_with_the_nearest_token(tokenizer_folder: Path) -> None:
     made = hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[SEP]", padding_side="left")
 
     assert (made.pad_token, made.padding_side) == ("[SEP]", "left")
-    with pytest.raises(NotBuildable, match=r"'\[PADD\]'; its special tokens") as raised:
+    with pytest.raises(NotBuildable, match=r"'\[PADD\]'; its special tokens") as error:
         hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[PADD]")
-    assert raised.value.hint == "did you mean '[PAD]'?"
+    assert error.value.hint == "did you mean '[PAD]'?"

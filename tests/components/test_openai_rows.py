@@ -22,10 +22,10 @@ def test_a_preference_becomes_prompt_chosen_and_rejected() -> None:
 
 
 def test_a_grader_receives_each_completion_together_with_its_row() -> None:
-    seen: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    calls: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def grade(sample: dict[str, Any], item: dict[str, Any]) -> float:
-        seen.append((sample, item))
+        calls.append((sample, item))
         return float(sample["output_text"] == item["answer"])
 
     rewards = reward_of(grade)(
@@ -33,9 +33,9 @@ def test_a_grader_receives_each_completion_together_with_its_row() -> None:
     )
 
     assert rewards == [1.0, 0.0]
-    assert seen[0][1] == {"messages": QUESTION, "answer": "4"}
-    assert seen[0][0]["choices"][0]["message"] == GOOD[0]
-    assert [sample["output_json"] for sample, _ in seen] == [4, {"x": 1}]
+    assert calls[0][1] == {"messages": QUESTION, "answer": "4"}
+    assert calls[0][0]["choices"][0]["message"] == GOOD[0]
+    assert [sample["output_json"] for sample, _ in calls] == [4, {"x": 1}]
 
 
 @pytest.mark.parametrize("grade", [None, float("nan"), "4"])

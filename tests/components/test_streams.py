@@ -77,18 +77,18 @@ def test_a_map_gives_the_same_rows_for_a_stream_and_an_indexed_dataset(tokenizer
 
 
 @pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("taken", [1, 7, 50])
-def test_a_resumed_mapped_stream_continues_with_the_next_row(tokenizer: Any, name: str, taken: int) -> None:
+@pytest.mark.parametrize("row_count", [1, 7, 50])
+def test_a_resumed_mapped_stream_continues_with_the_next_row(tokenizer: Any, name: str, row_count: int) -> None:
     first, rows = MAPS[name](Stream(), tokenizer), []
     reading = iter(first)
-    rows += [next(reading) for _ in range(taken)]
+    rows += [next(reading) for _ in range(row_count)]
     place = json.loads(json.dumps(first.state_dict()))
 
-    then = MAPS[name](Stream(), tokenizer)
-    then.load_state_dict(place)
-    assert then.state_dict() == place, "a stream has its restored position before it reads the next row"
+    resumed = MAPS[name](Stream(), tokenizer)
+    resumed.load_state_dict(place)
+    assert resumed.state_dict() == place, "a stream has its restored position before it reads the next row"
 
-    assert [*rows, *then] == [*MAPS[name](Stream(), tokenizer)]
+    assert [*rows, *resumed] == [*MAPS[name](Stream(), tokenizer)]
 
 
 def test_each_process_reads_and_resumes_its_own_share_of_a_stream(tokenizer: Any) -> None:
@@ -98,12 +98,12 @@ def test_each_process_reads_and_resumes_its_own_share_of_a_stream(tokenizer: Any
     whole = [[*share] for share in shares()]
     begun = shares()
     reading = [iter(share) for share in begun]
-    taken = [[next(item) for _ in range(6)] for item in reading]
+    first_rows = [[next(item) for _ in range(6)] for item in reading]
     after = shares()
     for share, before in zip(after, begun, strict=True):
         share.load_state_dict(before.state_dict())
 
-    assert [[*first, *rest] for first, rest in zip(taken, after, strict=True)] == whole
+    assert [[*first, *rest] for first, rest in zip(first_rows, after, strict=True)] == whole
     came = sorted(str(row) for share in whole for row in share)
     assert came == sorted(str(row) for row in MAPS["chunk"](Stream(), tokenizer))
 

@@ -74,7 +74,7 @@ def step(folder: Path, case: str, size: int, *, samples: int = SAMPLES, **more: 
     for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-    seen = Gradients()
+    gradients = Gradients()
     options = {"max_steps": 1, "max_grad_norm": 0, "train_sampling_strategy": "sequential", "warmup_steps": 0, **more}
     options |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": -(-samples // size)}
     trainer = footplate.Trainer(
@@ -84,10 +84,10 @@ def step(folder: Path, case: str, size: int, *, samples: int = SAMPLES, **more: 
         if isinstance(labels(sentences(1)[0]), list) and case != "several classes"
         else transformers.DataCollatorWithPadding(tokenizer()),
         train_dataset=rows(labels)[:samples],
-        callbacks=[seen],
+        callbacks=[gradients],
     )
     trainer.train()
-    return trainer.state.log_history[0]["loss"], seen.found
+    return trainer.state.log_history[0]["loss"], gradients.found
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -128,12 +128,12 @@ def test_a_batch_split_for_memory_weights_a_mean_over_tokens_by_its_tokens(tmp_p
         words = torch.randint(40, (8, 6))
         ignored = torch.arange(6) < torch.tensor([0, 5, 3, 6, 1, 6, 2, 4]).unsqueeze(-1)
         labels = (words % 5).masked_fill(ignored, -100)
-        seen, data = Gradients(), [{"input_ids": words[n], "labels": labels[n]} for n in range(8)]
+        gradients, data = Gradients(), [{"input_ids": words[n], "labels": labels[n]} for n in range(8)]
         values = {"gradient_accumulation_steps": 2, "max_steps": 1, "max_grad_norm": 0, "warmup_steps": 0}
         args = arguments(footplate, tmp_path, auto_find_batch_size=True, **values)
-        trainer = footplate.Trainer(TokenMeans(most), args, train_dataset=data, callbacks=[seen])
+        trainer = footplate.Trainer(TokenMeans(most), args, train_dataset=data, callbacks=[gradients])
         trainer.train()
-        return trainer.state.log_history[0]["loss"], seen.found
+        return trainer.state.log_history[0]["loss"], gradients.found
 
     loss, gradients = of_at_most(4)
 

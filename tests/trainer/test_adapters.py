@@ -94,9 +94,9 @@ def test_the_best_adapter_is_loaded_at_the_end(tmp_path: Path) -> None:
     made.train()
 
     assert made.state.best_global_step < made.state.global_step
-    stored = load_file(Path(made.state.best_model_checkpoint) / adapters.WEIGHTS)
-    held = peft.get_peft_model_state_dict(made.model)
-    assert [name for name in stored if not stored[name].equal(held[name])] == []
+    best_weights = load_file(Path(made.state.best_model_checkpoint) / adapters.WEIGHTS)
+    weights = peft.get_peft_model_state_dict(made.model)
+    assert [name for name in best_weights if not best_weights[name].equal(weights[name])] == []
 
 
 def test_a_merged_model_loads_without_peft_and_gives_the_same_outputs(tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_a_plain_module_with_an_adapter_resumes_bit_identically(tmp_path: Path, 
 
     assert after.losses == whole.losses[4:]
     assert (after.weights, after.optimizer, after.rng) == (whole.weights, whole.optimizer, whole.rng)
-    stored = load_file(tmp_path / "cut" / "checkpoint-4" / adapters.REST)
-    assert any("running_mean" in name for name in stored)
-    assert any("head.weight" in name for name in stored)
-    assert not any("body" in name for name in stored), "frozen weights are not saved in every checkpoint"
+    saved_weights = load_file(tmp_path / "cut" / "checkpoint-4" / adapters.REST)
+    assert any("running_mean" in name for name in saved_weights)
+    assert any("head.weight" in name for name in saved_weights)
+    assert not any("body" in name for name in saved_weights), "frozen weights are not saved in every checkpoint"
 
 
 def test_several_adapters_of_one_model_are_saved_and_restored(tmp_path: Path) -> None:

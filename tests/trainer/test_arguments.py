@@ -213,9 +213,9 @@ def _(folder: Path) -> None:
         torch.testing.assert_close(cut.model.state_dict()[name], value)
     losses = [[row["loss"] for row in trainer.state.log_history if "loss" in row] for trainer in (whole, cut)]
     assert losses[0] == pytest.approx(losses[1])
-    with pytest.raises(torch.OutOfMemoryError) as caught:
+    with pytest.raises(torch.OutOfMemoryError) as error:
         trained(3)
-    assert "micro-batches: x (8, 8) torch.float32" in "".join(caught.value.__notes__)
+    assert "micro-batches: x (8, 8) torch.float32" in "".join(error.value.__notes__)
 
 
 NAN = [{"x": torch.full((8,), float("nan")), "labels": torch.tensor(1)}] * 40
@@ -263,10 +263,14 @@ def _(folder: Path) -> None:
 
 @about("disable_tqdm")
 def _(folder: Path) -> None:
-    shown = [type(callback).__name__ for callback in a_trainer(folder, disable_tqdm=False).callback_handler.callbacks]
-    hidden = [type(callback).__name__ for callback in a_trainer(folder, disable_tqdm=True).callback_handler.callbacks]
-    assert "ProgressCallback" in shown
-    assert "PrinterCallback" in hidden
+    with_bars = [
+        type(callback).__name__ for callback in a_trainer(folder, disable_tqdm=False).callback_handler.callbacks
+    ]
+    without_bars = [
+        type(callback).__name__ for callback in a_trainer(folder, disable_tqdm=True).callback_handler.callbacks
+    ]
+    assert "ProgressCallback" in with_bars
+    assert "PrinterCallback" in without_bars
 
 
 @about("log_level", "log_level_replica")
@@ -325,11 +329,11 @@ def _(folder: Path) -> None:
 
 @about("eval_accumulation_steps")
 def _(folder: Path) -> None:
-    held: list[int] = []
+    counts: list[int] = []
     real = eval_totals.CollectedOutputs._move
 
     def note(self: Any) -> None:
-        held.append(len(self._on_device))
+        counts.append(len(self._on_device))
         real(self)
 
     eval_totals.CollectedOutputs._move = note  # type: ignore[method-assign]
@@ -337,7 +341,7 @@ def _(folder: Path) -> None:
         a_trainer(folder, eval_accumulation_steps=2, options={"compute_metrics": accuracy}).evaluate()
     finally:
         eval_totals.CollectedOutputs._move = real  # type: ignore[method-assign]
-    assert max(held) == 2
+    assert max(counts) == 2
 
 
 @about("include_for_metrics")
@@ -513,14 +517,14 @@ def trained_on(folder: Path, resume: str | None = None, **values: Any) -> list[s
 
 @about("full_determinism")
 def _(folder: Path) -> None:
-    kept = {name: os.environ.get(name) for name in ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG")}
+    variables = {name: os.environ.get(name) for name in ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG")}
     try:
         a_trainer(folder, full_determinism=True)
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.deterministic = False
-        for name, value in kept.items():
+        for name, value in variables.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 

@@ -25,13 +25,13 @@ from tests.trainer.parts import tokenizers
 
 
 def a_trainer(folder: Path, model: Any = None, **values: Any) -> Trainer:
-    named = {name: values.pop(name) for name in ("callbacks", "compute_metrics", "data_collator") if name in values}
+    options = {name: values.pop(name) for name in ("callbacks", "compute_metrics", "data_collator") if name in values}
     data, evaluated = values.pop("data", None), values.pop("evaluated", None)
     settings = {"max_steps": 2, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
     args = TrainingArguments(str(folder), **{**settings, **values})
     return Trainer(
         model or toy.mlp(), args, train_dataset=toy.regression(n=16) if data is None else data, eval_dataset=evaluated,
-        **named,
+        **options,
     )  # fmt: skip
 
 

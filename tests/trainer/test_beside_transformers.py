@@ -337,8 +337,8 @@ def test_early_stopping_ends_at_the_same_step_as_in_transformers(tmp_path: Path)
 
 def test_evaluate_and_predict_without_training_equal_those_of_transformers(tmp_path: Path) -> None:
     def sums(prediction: Any) -> dict[str, Any]:
-        seen = (prediction.predictions, prediction.label_ids, prediction.inputs, prediction.losses)
-        return {"sums": [part.sum() for part in seen]}
+        parts = (prediction.predictions, prediction.label_ids, prediction.inputs, prediction.losses)
+        return {"sums": [part.sum() for part in parts]}
 
     def script(side: Any, folder: Path) -> Any:
         trainer = a_trainer(side, folder, parts={"compute_metrics": sums}, include_for_metrics=["inputs", "loss"])

@@ -37,24 +37,24 @@ def a_trainer(folder: Path, *callbacks: Any, **values: Any) -> Trainer:
 
 
 def test_callbacks_receive_the_documented_arguments(tmp_path: Path) -> None:
-    seen: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     class Look(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            seen.update(kwargs)
+            arguments.update(kwargs)
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-            seen["metrics"] = metrics
+            arguments["metrics"] = metrics
 
     trainer = a_trainer(tmp_path, Look, max_steps=2, eval_strategy="steps", eval_steps=1)
     trainer.train()
 
-    assert seen["model"] is trainer.model
-    assert seen["optimizer"] is trainer.optimizer
-    assert seen["lr_scheduler"] is trainer.lr_scheduler
-    assert seen["train_dataloader"] is not None
-    assert seen["eval_dataloader"] is not None
-    assert "eval_loss" in seen["metrics"]
+    assert arguments["model"] is trainer.model
+    assert arguments["optimizer"] is trainer.optimizer
+    assert arguments["lr_scheduler"] is trainer.lr_scheduler
+    assert arguments["train_dataloader"] is not None
+    assert arguments["eval_dataloader"] is not None
+    assert "eval_loss" in arguments["metrics"]
 
 
 def test_a_callback_subclass_may_pass_metrics_and_logs_to_super_by_position(
@@ -83,9 +83,9 @@ def test_a_callback_subclass_may_pass_metrics_and_logs_to_super_by_position(
     trainer.train()
     trainer.predict(toy.regression(n=8))
 
-    printed = capsys.readouterr()
-    assert printed.out.count("'eval_loss'") == 6  # Print, Bar and the Trainer itself each print two evaluations
-    assert "'text': 'a long…'" in printed.out
+    output = capsys.readouterr()
+    assert output.out.count("'eval_loss'") == 6  # Print, Bar and the Trainer itself each print two evaluations
+    assert "'text': 'a long…'" in output.out
 
 
 def test_the_progress_callback_prints_lines_without_a_terminal(
@@ -96,9 +96,9 @@ def test_the_progress_callback_prints_lines_without_a_terminal(
 
     trainer.train()
 
-    printed = capsys.readouterr()
-    assert printed.out.count("'loss'") == 2
-    assert "it/s" not in printed.err
+    output = capsys.readouterr()
+    assert output.out.count("'loss'") == 2
+    assert "it/s" not in output.err
     assert isinstance(trainer.pop_callback(ProgressCallback), ProgressCallback)
 
 
@@ -142,10 +142,10 @@ def test_an_error_in_on_train_end_does_not_hide_the_first_error(tmp_path: Path) 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             raise KeyError("its consequence")
 
-    with pytest.raises(RuntimeError, match="the cause") as caught:
+    with pytest.raises(RuntimeError, match="the cause") as error:
         a_trainer(tmp_path, Break()).train()
 
-    assert "its consequence" in "".join(caught.value.__notes__)
+    assert "its consequence" in "".join(error.value.__notes__)
 
 
 def test_callbacks_can_be_added_and_removed_during_training(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_early_stopping_compares_with_the_best_value_so_far(
         eval_strategy="steps",
         eval_steps=1,
         metric_for_best_model="accuracy",
-        compute_metrics=lambda seen: {"accuracy": next(report)},
+        compute_metrics=lambda prediction: {"accuracy": next(report)},
     )
 
     assert trainer.train().global_step == stops_at

@@ -306,14 +306,14 @@ def test_the_best_model_is_chosen_among_the_checkpoints_that_were_written(
         save_total_limit=1,
         load_best_model_at_end=True,
         metric_for_best_model="score",
-        compute_metrics=lambda seen: {"score": next(scores)},
+        compute_metrics=lambda prediction: {"score": next(scores)},
     )
 
     trainer.train()
 
     assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
-    stored = load_file(tmp_path / "checkpoint-2" / files.MODEL)
-    assert all(value.equal(stored[name]) for name, value in trainer.model.state_dict().items())
+    best_weights = load_file(tmp_path / "checkpoint-2" / files.MODEL)
+    assert all(value.equal(best_weights[name]) for name, value in trainer.model.state_dict().items())
 
 
 def test_a_disk_that_stays_full_ends_the_run_at_the_fourth_failed_save(tmp_path: Path) -> None:
@@ -368,20 +368,20 @@ class GrowingBuffer(nn.Module):
 def test_a_buffer_missing_in_model_or_checkpoint_is_skipped_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stored, model = GrowingBuffer("old"), GrowingBuffer("new")
-    files.save_weights(stored, tmp_path / files.MODEL)
+    saved_model, model = GrowingBuffer("old"), GrowingBuffer("new")
+    files.save_weights(saved_model, tmp_path / files.MODEL)
 
     files.load_weights(model, tmp_path)
 
-    assert model.layer.weight.equal(stored.layer.weight)
+    assert model.layer.weight.equal(saved_model.layer.weight)
     assert "lacks these buffers, which keep their values: layer.new" in caplog.text
     assert "has tensors that the model lacks, which are left out: layer.old" in caplog.text
 
 
 def test_a_buffer_of_another_shape_raises_the_error_of_the_model(tmp_path: Path) -> None:
-    stored, model = GrowingBuffer("seen"), GrowingBuffer("seen")
-    stored.layer.seen = torch.zeros(5)
-    files.save_weights(stored, tmp_path / files.MODEL)
+    saved_model, model = GrowingBuffer("seen"), GrowingBuffer("seen")
+    saved_model.layer.seen = torch.zeros(5)
+    files.save_weights(saved_model, tmp_path / files.MODEL)
 
     with pytest.raises(RuntimeError, match=r"size mismatch for layer\.seen"):
         files.load_weights(model, tmp_path)

@@ -62,10 +62,10 @@ def test_an_epoch_started_at_any_sample_yields_the_remaining_samples(
         rest.append(list(batches))
 
     order = EpochSampler(range(samples), seed=5).order().tolist()
-    seen = [sample for turn in zip_longest(*rest, fillvalue=[]) for batch in turn for sample in batch]
-    left = order[first:]
-    whole = len(left) // (size * world) * size * world
-    assert seen == (left[:whole] if drop_last else left)
+    read_samples = [sample for turn in zip_longest(*rest, fillvalue=[]) for batch in turn for sample in batch]
+    remaining_samples = order[first:]
+    whole = len(remaining_samples) // (size * world) * size * world
+    assert read_samples == (remaining_samples[:whole] if drop_last else remaining_samples)
 
 
 def test_every_sample_occurs_once_per_epoch_and_epochs_have_different_orders() -> None:
@@ -94,12 +94,12 @@ def test_reading_data_does_not_change_the_global_random_generator(workers: int) 
 def test_the_dataset_of_a_loader_with_workers_equals_that_of_the_script() -> None:
     data = toy.regression(n=20)
     args = TrainingArguments("out", dataloader_num_workers=1)
-    shown: Any = make_loader(data, args, default_data_collator, 4, EpochSampler(data, seed=1)).dataset
+    dataset: Any = make_loader(data, args, default_data_collator, 4, EpochSampler(data, seed=1)).dataset
 
-    assert shown == data
-    assert data == shown
-    assert shown != toy.regression(n=20)
-    assert shown.x is data.x
+    assert dataset == data
+    assert data == dataset
+    assert dataset != toy.regression(n=20)
+    assert dataset.x is data.x
 
 
 class Several(list[int]):

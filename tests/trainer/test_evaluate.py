@@ -127,9 +127,9 @@ def test_the_accuracy_of_a_causal_model_compares_with_the_next_token(tmp_path: P
 
 
 def test_an_unknown_metric_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(UnknownComponent, match="'acuracy'") as caught:
+    with pytest.raises(UnknownComponent, match="'acuracy'") as error:
         a_trainer(tmp_path, metrics=["acuracy"])
-    assert caught.value.hint == "did you mean 'accuracy'?"
+    assert error.value.hint == "did you mean 'accuracy'?"
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "perplexity", "mcc"])

@@ -137,10 +137,10 @@ def test_fp8_is_refused_without_gpu_support_or_torchao_with_a_hint(monkeypatch: 
 def test_other_fp8_backends_of_accelerate_are_refused_by_name(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BACKEND, backend)
 
-    with pytest.raises(NotAvailableYet, match=f"{BACKEND} is {backend.upper()}") as caught:
+    with pytest.raises(NotAvailableYet, match=f"{BACKEND} is {backend.upper()}") as error:
         choose(TrainingArguments("out", use_cpu=True))
 
-    assert f"{BACKEND}=AO" in str(caught.value.hint)
+    assert f"{BACKEND}=AO" in str(error.value.hint)
 
 
 @pytest.mark.usefixtures("fp8")
@@ -163,13 +163,13 @@ def test_strategies_that_shard_the_model_refuse_fp8(
         choose(TrainingArguments("out", use_cpu=True, **values))
 
 
-@pytest.mark.parametrize("said", ["bf16", "fp16"])
-def test_half_precision_set_by_the_launcher_becomes_the_argument(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PRECISION, said)
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_half_precision_set_by_the_launcher_becomes_the_argument(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PRECISION, name)
 
-    assert getattr(TrainingArguments("out"), said) is True
-    assert TrainingArguments("out", **{"bf16" if said == "fp16" else "fp16": True}).to_dict()[said] is False
-    assert precision.precision_of(TrainingArguments("out")) == said
+    assert getattr(TrainingArguments("out"), name) is True
+    assert TrainingArguments("out", **{"bf16" if name == "fp16" else "fp16": True}).to_dict()[name] is False
+    assert precision.precision_of(TrainingArguments("out")) == name
 
 
 def test_an_unknown_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,12 +252,12 @@ def test_a_batch_is_copied_to_the_gpu_while_it_computes() -> None:
     torch.cuda._sleep(2_000_000_000)
     is_computed.record()
 
-    copied = beside(batch)
+    on_device = beside(batch)
     beside.stream.synchronize()
 
     assert not is_computed.query(), "the copy waited for an unrelated computation"
-    assert copied["x"].device == device
-    assert copied["x"].cpu().equal(batch["x"])
+    assert on_device["x"].device == device
+    assert on_device["x"].cpu().equal(batch["x"])
 
 
 @pytest.mark.gpu

@@ -90,8 +90,8 @@ def test_hub_strategy_decides_what_is_pushed_during_training(
     assert files == (MODEL | whole if commits else set())
     if commits:
         assert repository.messages[0] == "Training in progress, step 2"
-        stored = (tmp_path / "my-model" / "checkpoint-4" / "model.safetensors").read_bytes()
-        assert repository.files()["model.safetensors"] == stored
+        weights = (tmp_path / "my-model" / "checkpoint-4" / "model.safetensors").read_bytes()
+        assert repository.files()["model.safetensors"] == weights
 
 
 def test_hub_arguments_set_the_repository_the_branch_and_the_token(tmp_path: Path, hub: Hub) -> None:
@@ -103,8 +103,8 @@ def test_hub_arguments_set_the_repository_the_branch_and_the_token(tmp_path: Pat
     assert repository.private is True
     assert {branch for branch, *_ in repository.commits} == {"trial"}
     assert hub.tokens == {"hf_secret"}
-    written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert not any(b"hf_secret" in path.read_bytes() for path in written), "the token must not be in any file"
+    paths = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"hf_secret" in path.read_bytes() for path in paths), "the token must not be in any file"
     assert footplate.TrainingArguments("x", hub_token="hf_secret").to_dict()["hub_token"] == "<HUB_TOKEN>"
 
 

@@ -57,8 +57,8 @@ def test_a_save_killed_at_any_step_leaves_checkpoints_that_verify(tmp_path: Path
     A save over an older checkpoint of the same step has one more step, which moves the older checkpoint aside.
     If the save fails, the older checkpoint is moved back.
     """
-    printed = run_after_imports("-c", SCRIPT, str(tmp_path))
+    output = run_after_imports("-c", SCRIPT, str(tmp_path))
 
-    beside, over = (int(line.split()[1]) for line in printed.splitlines() if line.startswith("killed"))
+    beside, over = (int(line.split()[1]) for line in output.splitlines() if line.startswith("killed"))
     assert beside >= 11
     assert over >= 12

@@ -49,18 +49,18 @@ def test_a_subclass_chooses_the_columns_that_reach_the_collator(tmp_path: Path, 
                     self._signature_columns = ["x", "labels", "lengths"]
 
         def collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-            seen.update(name for row in rows for name in row)
+            columns.update(name for row in rows for name in row)
             return {name: torch.tensor([row[name] for row in rows]) for name in ("x", "labels")}
 
         trainer = Chooses(model(), short(side, folder, label_names=["labels"]), collate, ROWS, ROWS[:4])
         trainer.train()
         return trainer, {}
 
-    seen: set[str] = set()
+    columns: set[str] = set()
     ours, theirs = on_both(tmp_path, script)
 
     assert_same(ours, theirs)
-    assert seen == {"x", "labels", "lengths"}
+    assert columns == {"x", "labels", "lengths"}
 
 
 def test_columns_dropped_from_the_data_are_logged_once_for_all_evaluations(

@@ -129,9 +129,9 @@ def test_a_subclass_that_can_return_a_loss_gets_it_from_its_compute_loss(tmp_pat
 class SquaredErrors(footplate.Trainer):
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         inputs = dict(inputs)
-        wanted = inputs.pop("wanted")
+        targets = inputs.pop("wanted")
         outputs = model(**inputs)
-        loss = (outputs.squeeze(-1) - wanted).pow(2).mean()
+        loss = (outputs.squeeze(-1) - targets).pow(2).mean()
         return (loss, {"logits": outputs}) if return_outputs else loss
 
 

@@ -121,7 +121,7 @@ def test_helper_methods_return_what_those_of_transformers_return(
         names = [name for name, _ in trainer.model.named_parameters()]
         capsys.readouterr()
         trainer.log_metrics("train", dict(metrics))
-        printed = capsys.readouterr().out
+        output = capsys.readouterr().out
         trainer.save_metrics("train", dict(metrics))
         trainer.save_metrics("eval", {"eval_loss": 0.5})
         trainer.save_metrics("apart", {"apart": 1}, combined=False)
@@ -138,7 +138,7 @@ def test_helper_methods_return_what_those_of_transformers_return(
             "sizes": (trainer.get_tp_size(), trainer.get_cp_size(), trainer.get_sp_size()),
             "main": (trainer.is_local_process_zero(), trainer.is_world_process_zero()),
             "callbacks": trainer.callback_handler.callback_list.splitlines()[-1],
-            "printed": printed,
+            "printed": output,
             "files": {
                 name: json.loads((folder / f"{name}_results.json").read_text())
                 for name in ("train", "eval", "apart", "all")
@@ -180,9 +180,9 @@ def counted(side: Any, calls: Counter[str]) -> Any:
         theirs = inspect.getattr_static(side.Trainer, name)
         plain = theirs.__func__ if isinstance(theirs, staticmethod) else theirs
 
-        def method(*positional: Any, **named: Any) -> Any:
+        def method(*positional: Any, **kwargs: Any) -> Any:
             calls[name] += 1
-            return plain(*positional, **named)
+            return plain(*positional, **kwargs)
 
         return staticmethod(method) if isinstance(theirs, staticmethod) else method
 

@@ -20,7 +20,7 @@ from tests.trainer.sides import arguments, bert, sentences, tokenizer
 def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
     """Trains with dropout. Returns the model's mode in each event, and its outputs after evaluations."""
     transformers.set_seed(7)
-    seen: list[Any] = []
+    modes: list[Any] = []
 
     class Modes(side.TrainerCallback):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -28,11 +28,11 @@ def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
                 setattr(self, event, self._note(event))
 
         def _note(self, event: str) -> Any:
-            return lambda args, state, control, model=None, **kwargs: seen.append((event, model.training))
+            return lambda args, state, control, model=None, **kwargs: modes.append((event, model.training))
 
     class Logging(side.Trainer):  # type: ignore[misc, name-defined]
         def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-            seen.append(("log", self.model.training))
+            modes.append(("log", self.model.training))
             super().log(logs, *args, **kwargs)
 
     rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
@@ -47,17 +47,17 @@ def modes_of(side: Any, folder: Path, **more: Any) -> list[Any]:
         callbacks=[Modes()],
     )
     model.register_forward_pre_hook(
-        lambda module, inputs: seen.append(("forward", {item.training for item in module.modules()}))
+        lambda module, inputs: modes.append(("forward", {item.training for item in module.modules()}))
     )
     words = {"input_ids": torch.tensor([rows[0]["input_ids"]])}
     trainer.train()
-    seen.append(("after train", model.training))
+    modes.append(("after train", model.training))
     trainer.evaluate()
-    seen.append(("after evaluate", model.training, model(**words).logits.tolist()))
+    modes.append(("after evaluate", model.training, model(**words).logits.tolist()))
     trainer.train()
     trainer.predict(rows[7:12])
-    seen.append(("after predict", model.training, model(**words).logits.tolist()))
-    return seen
+    modes.append(("after predict", model.training, model(**words).logits.tolist()))
+    return modes
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ def overriding(names: Iterable[str], calls: Counter[str]) -> type[Trainer]:
         own = inspect.getattr_static(Trainer, name)
         plain = own.__func__ if isinstance(own, staticmethod) else own
 
-        def method(*positional: Any, **named: Any) -> Any:
+        def method(*positional: Any, **kwargs: Any) -> Any:
             calls[name] += 1
-            return plain(*positional, **named)
+            return plain(*positional, **kwargs)
 
         return staticmethod(method) if isinstance(own, staticmethod) else method
 

@@ -127,10 +127,10 @@ def test_an_argument_that_is_not_json_is_refused_before_the_first_step(tmp_path:
 def test_the_trial_save_writes_few_bytes_and_draws_no_random_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[int] = []
+    sizes: list[int] = []
 
     def look(folder: Any, **how: Any) -> None:
-        written.append(sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()))
+        sizes.append(sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()))
 
     monkeypatch.setattr(shutil, "rmtree", look)
     big: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=2, n_embd=64, n_head=2))
@@ -140,13 +140,13 @@ def test_the_trial_save_writes_few_bytes_and_draws_no_random_numbers(
 
     trial_save.try_saving(trainer, resumes=False)
 
-    assert written[0] < 10_000
+    assert sizes[0] < 10_000
     assert torch.get_rng_state().equal(rng)
     assert len(before) == len(rng)
     state = big.state_dict()
-    stood_in = trial_save.stand_ins(state)
-    assert list(stood_in) == list(state)
-    assert stood_in["lm_head.weight"] is stood_in["transformer.wte.weight"]
+    stand_ins = trial_save.stand_ins(state)
+    assert list(stand_ins) == list(state)
+    assert stand_ins["lm_head.weight"] is stand_ins["transformer.wte.weight"]
 
 
 def test_a_trainer_with_its_own_save_method_skips_the_trial_save(tmp_path: Path) -> None:

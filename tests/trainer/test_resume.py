@@ -183,10 +183,10 @@ def test_resuming_with_another_data_order_is_refused(tmp_path: Path) -> None:
 
 def samples_of(folder: Path, batch_size: int, accumulation: int, *, stop_at: int | None = None, **more: Any) -> Any:
     """Trains three epochs of 22 samples, and returns the samples in their order and the Trainer."""
-    seen: list[int] = []
+    samples: list[int] = []
 
     def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
-        seen.extend(row["number"] for row in rows)
+        samples.extend(row["number"] for row in rows)
         return default_data_collator([{name: row[name] for name in ("x", "labels")} for row in rows])
 
     rows = toy.regression(n=22)
@@ -199,7 +199,7 @@ def samples_of(folder: Path, batch_size: int, accumulation: int, *, stop_at: int
         toy.mlp(), args, collate, train_dataset=data, callbacks=[StopAt(stop_at)] if stop_at is not None else []
     )
     trainer.train(resume_from_checkpoint=bool(list(folder.glob("checkpoint-*"))))
-    return seen, trainer
+    return samples, trainer
 
 
 @pytest.fixture(scope="module")

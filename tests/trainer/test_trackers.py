@@ -372,10 +372,10 @@ def test_a_failed_run_closes_its_tracker_and_later_logs_reopen_it(tmp_path: Path
 def test_a_tracker_that_cannot_open_is_not_closed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(OSError, match="file") as raised:
+    with pytest.raises(OSError, match="file") as error:
         a_trainer(tmp_path, report_to="tensorboard", logging_dir=str(tmp_path / "file")).train()
 
-    assert not getattr(raised.value, "__notes__", [])
+    assert not getattr(error.value, "__notes__", [])
 
 
 @pytest.mark.parametrize(

@@ -426,17 +426,17 @@ def evaluated_after(folder: Path, **values: Any) -> dict[str, Any]:
 
 
 def evaluated_by_batch(folder: Path, **values: Any) -> dict[str, Any]:
-    seen: list[int] = []
+    labels: list[int] = []
     ends = []
 
     def count(evaluated: Any, compute_result: bool) -> dict[str, float]:
-        seen.extend(evaluated.label_ids.tolist())
+        labels.extend(evaluated.label_ids.tolist())
         ends.append(compute_result)
-        return {"seen": len(seen)} if compute_result else {}
+        return {"seen": len(labels)} if compute_result else {}
 
     trainer, _ = _trainer(folder, name="by", options={"compute_metrics": count}, batch_eval_metrics=True, **values)
     trainer.evaluate()
-    return {"seen": seen, "ends": ends}
+    return {"seen": labels, "ends": ends}
 
 
 class SystemRandomOrder(Sampler[int]):

@@ -51,10 +51,10 @@ def test_one_process_loads_adapters_that_two_processes_have_saved(
         assert {"adapter_model.safetensors", adapters.REST} <= {path.name for path in checkpoint.iterdir()}
         files.load_weights(model, checkpoint)
 
-    held = {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()}
+    weights = {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()}
     assert any("lora_B" in name for name in saved)
     assert any("norm_feed" in name for name in saved), "weights that are trained beside the adapters are saved too"
-    assert {name: held[name] for name in saved} == saved
+    assert {name: weights[name] for name in saved} == saved
 
 
 def test_ddp_merges_adapters_in_the_main_process_and_fsdp_refuses_to_merge(results: Results) -> None:

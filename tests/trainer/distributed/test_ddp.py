@@ -195,9 +195,9 @@ def test_a_process_that_fails_during_a_collective_ends_all_with_its_reason(
     assert main["error"] is not None
     assert any("process 1 failed before this one" in note and "Boom: only here" in note for note in main["notes"])
     # torchrun kills the other processes when one ends, so each process must print its error before it ends.
-    printed = (folder_of("on one") / "output").read_text()
-    assert "Boom: only here\n" in printed
-    assert "process 1 failed before this one, which is 0 of 2: Boom: only here" in printed
+    output = (folder_of("on one") / "output").read_text()
+    assert "Boom: only here\n" in output
+    assert "process 1 failed before this one, which is 0 of 2: Boom: only here" in output
 
 
 # The environment variables of a launcher

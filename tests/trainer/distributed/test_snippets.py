@@ -37,8 +37,8 @@ def test_the_code_of_the_guide_trains_if_started_with_torchrun(way: int, tmp_pat
         "torchrun", "python -m torch.distributed.run", 1
     )
 
-    printed = paste(
+    output = paste(
         [command], tmp_path, "", PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     )
 
-    assert printed.count("trained 3") == 2, "both processes train three epochs of one step"
+    assert output.count("trained 3") == 2, "both processes train three epochs of one step"

@@ -86,15 +86,15 @@ def test_tokens_of_a_tensor_parallel_group_are_counted_once(results: Results, tm
 @pytest.mark.matrix
 def test_two_tensor_parallel_groups_with_fsdp_give_the_curve_of_one_process(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="curve", text=True, ignore=1)
-    seen = scenarios.evaluated(tmp_path, name="evaluated")
+    evaluated = scenarios.evaluated(tmp_path, name="evaluated")
     scenarios.trained(tmp_path, name="from-one", text=True, stop_at=3)
     rest = scenarios.trained(tmp_path, name="from-one", text=True, resume=True)
 
     for rank_run in results("four: curve"):
         scenarios.assert_same_run(rank_run, single_run)
     for rank_run in results("four: evaluated"):
-        assert rank_run["labels"] == seen["labels"]
-        assert rank_run["streamed"] == pytest.approx(seen["streamed"], rel=1e-5)
+        assert rank_run["labels"] == evaluated["labels"]
+        assert rank_run["streamed"] == pytest.approx(evaluated["streamed"], rel=1e-5)
     for rank_run in results("four: from one"):
         assert rank_run["losses"] == pytest.approx(rest["losses"], rel=1e-5)
 

@@ -113,12 +113,12 @@ def test_arguments_on_the_command_line_override_those_of_files(tmp_path: Path, m
     parser = HfArgumentParser(Model)
 
     (beside,) = parser.parse_args_into_dataclasses()
-    (named,) = parser.parse_args_into_dataclasses(["--name", "x"], args_filename=str(tmp_path / "more.args"))
+    (arguments,) = parser.parse_args_into_dataclasses(["--name", "x"], args_filename=str(tmp_path / "more.args"))
     words = ["--config", str(tmp_path / "more.args"), "--depth", "9"]
     (flagged,) = parser.parse_args_into_dataclasses(words, args_file_flag="--config")
 
     assert (beside.name, beside.depth, beside.rate) == ("beside", 7, 2.0)
-    assert (named.name, named.depth) == ("x", 8)
+    assert (arguments.name, arguments.depth) == ("x", 8)
     assert (flagged.name, flagged.depth) == ("beside", 9)
 
 

@@ -286,17 +286,19 @@ def test_helper_methods_for_whole_words_equal_those_of_transformers() -> None:
     mask = numpy.array([[0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 1]], dtype=bool)
     sides = [ours.DataCollatorForLanguageModeling, theirs.DataCollatorForLanguageModeling]
 
-    (words, kept), (their_words, their_kept) = (side._calc_word_ids_and_prob_mask(offsets, special) for side in sides)
+    (words, candidates), (their_words, their_candidates) = (
+        side._calc_word_ids_and_prob_mask(offsets, special) for side in sides
+    )
     whole, their_whole = (side._whole_word_mask(their_words, mask) for side in sides)
 
-    assert (words.tolist(), kept.tolist(), whole.tolist()) == (
-        their_words.tolist(), their_kept.astype(bool).tolist(), their_whole.tolist(),
+    assert (words.tolist(), candidates.tolist(), whole.tolist()) == (
+        their_words.tolist(), their_candidates.astype(bool).tolist(), their_whole.tolist(),
     )  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:Random token replacement")
 def test_a_word_is_masked_entirely_or_not_at_all() -> None:
-    seen = set()
+    situations = set()
     for with_offsets in (True, False):
         rows = encoded(return_offsets_mapping=with_offsets)
         collator = ours.DataCollatorForWholeWordMask(bert(), mlm_probability=0.5, seed=1)
@@ -308,8 +310,8 @@ def test_a_word_is_masked_entirely_or_not_at_all() -> None:
                 for at, piece in enumerate(pieces):
                     if piece.startswith("##"):
                         assert hidden[at] == hidden[at - 1]
-                        seen.add((with_offsets, hidden[at]))
-    assert len(seen) == 4
+                        situations.add((with_offsets, hidden[at]))
+    assert len(situations) == 4
 
 
 def test_whole_word_masking_is_refused_if_words_cannot_be_detected() -> None:

@@ -74,14 +74,14 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Group:
 def all_do(group: Group, work: Callable[[Thread], Any]) -> list[Any]:
     """Runs `work` on every machine. Returns each result, or the error that `work` raised."""
 
-    def one(rank: int) -> Any:
+    def call(rank: int) -> Any:
         try:
             return work(Thread(rank, group))
         except Exception as error:
             return error
 
     with ThreadPoolExecutor(WORLD) as pool:
-        return list(pool.map(one, range(WORLD)))
+        return list(pool.map(call, range(WORLD)))
 
 
 def saved(group: Group, folder: Path, fill: Callable[[int, Path], None]) -> list[Any]:
@@ -105,8 +105,8 @@ def test_files_of_all_machines_become_one_checkpoint_on_the_first(group: Group, 
 
     assert [type(instance) for instance in made] == [files.Checkpoint] * WORLD, made
     folder = tmp_path / "machine-0" / "checkpoint-5"
-    listed = files.verify(folder)["files"]
-    assert listed.keys() == {"same", "deep/piece-0", "deep/piece-1", "deep/piece-2"}
+    entries = files.verify(folder)["files"]
+    assert entries.keys() == {"same", "deep/piece-0", "deep/piece-1", "deep/piece-2"}
     assert [(folder / "deep" / f"piece-{rank}").read_text() for rank in range(WORLD)] == ["", "0123", "01234567"]
     assert (folder / "same").read_text() == "of 0"
     assert [list((tmp_path / f"machine-{rank}").iterdir()) for rank in (1, 2)] == [[], []]

@@ -215,14 +215,14 @@ def scene() -> dict[str, Any]:
 def test_a_detector_that_returns_no_loss_is_trained_on_its_boxes(
     with_scipy: None, name: str, masks: bool, auxiliary: bool
 ) -> None:
-    seen = scene()
+    outputs = scene()
     family = families.family_of(a_model(name, **vars(detection(auxiliary_loss=auxiliary))))
 
-    loss, scaled = loss_and_how(seen, None, 5, family=family, inputs={"labels": seen["labels"]})
+    loss, scaled = loss_and_how(outputs, None, 5, family=family, inputs={"labels": outputs["labels"]})
 
     theirs = vars(import_module(DETECTION))["ForSegmentationLoss" if masks else "ForObjectDetectionLoss"]
-    predicted = {name: seen[name] for name in ("pred_boxes", "pred_masks")[: 1 + masks]}
-    expected, _, _ = theirs(seen["logits"], seen["labels"], "cpu", config=detection(), **predicted)
+    predicted = {name: outputs[name] for name in ("pred_boxes", "pred_masks")[: 1 + masks]}
+    expected, _, _ = theirs(outputs["logits"], outputs["labels"], "cpu", config=detection(), **predicted)
     assert (float(loss), scaled) == (float(expected), False)
 
 

@@ -47,33 +47,35 @@ def pairs(logits: Tensor, labels: Tensor) -> list[tuple[int, int]]:
     return [(predicted, true) for predicted, true in flat if true != -100]
 
 
-def of_class(kind: str, seen: list[tuple[int, int]], which: set[int]) -> float:
-    hits = sum(named == true for named, true in seen if named in which)
-    named, true = sum(item in which for item, _ in seen), sum(item in which for _, item in seen)
-    below = {"precision": named, "recall": true, "f1": (named + true) / 2}[kind]
+def of_class(kind: str, pairs: list[tuple[int, int]], which: set[int]) -> float:
+    hits = sum(predicted == true for predicted, true in pairs if predicted in which)
+    predicted, true = sum(item in which for item, _ in pairs), sum(item in which for _, item in pairs)
+    below = {"precision": predicted, "recall": true, "f1": (predicted + true) / 2}[kind]
     return hits / below if below else 0.0
 
 
-def averaged(kind: str, average: str, seen: list[tuple[int, int]]) -> float:
-    occur = sorted({entry for pair in seen for entry in pair})
+def averaged(kind: str, average: str, pairs: list[tuple[int, int]]) -> float:
+    occur = sorted({entry for pair in pairs for entry in pair})
     if average == "binary":
-        return of_class(kind, seen, {1})
+        return of_class(kind, pairs, {1})
     if average == "micro":
-        return sum(named == true for named, true in seen) / len(seen)
-    item = [of_class(kind, seen, {which}) for which in occur]
-    weights = [sum(true == which for _, true in seen) if average == "weighted" else 1 for which in occur]
+        return sum(predicted == true for predicted, true in pairs) / len(pairs)
+    item = [of_class(kind, pairs, {which}) for which in occur]
+    weights = [sum(true == which for _, true in pairs) if average == "weighted" else 1 for which in occur]
     return sum(value * weight for value, weight in zip(item, weights, strict=True)) / sum(weights)
 
 
-def matthews(seen: list[tuple[int, int]]) -> float:
+def matthews(pairs: list[tuple[int, int]]) -> float:
     """Returns the correlation by Pearson's formula over one-hot vectors."""
     classes = range(CLASSES)
-    total = len(seen)
-    named = [sum(item == which for item, _ in seen) for which in classes]
-    true = [sum(item == which for _, item in seen) for which in classes]
-    right = sum(first == second for first, second in seen)
-    above = right * total - sum(first * second for first, second in zip(named, true, strict=True))
-    below = math.sqrt(total**2 - sum(count**2 for count in named)) * math.sqrt(total**2 - sum(item**2 for item in true))
+    total = len(pairs)
+    predicted = [sum(item == which for item, _ in pairs) for which in classes]
+    true = [sum(item == which for _, item in pairs) for which in classes]
+    right = sum(first == second for first, second in pairs)
+    above = right * total - sum(first * second for first, second in zip(predicted, true, strict=True))
+    below = math.sqrt(total**2 - sum(count**2 for count in predicted)) * math.sqrt(
+        total**2 - sum(item**2 for item in true)
+    )
     return above / below if below else 0.0
 
 
@@ -92,12 +94,12 @@ def test_precision_recall_and_f1_equal_their_formulas(kind: str, average: str, l
 
 def test_accuracy_and_correlation_equal_their_formulas() -> None:
     logits, labels = drawn(length=2)
-    seen = pairs(logits, labels)
+    class_pairs = pairs(logits, labels)
 
     assert streamed("accuracy", logits, labels) == pytest.approx(
-        sum(first == second for first, second in seen) / len(seen)
+        sum(first == second for first, second in class_pairs) / len(class_pairs)
     )
-    assert streamed("mcc", logits, labels) == pytest.approx(matthews(seen))
+    assert streamed("mcc", logits, labels) == pytest.approx(matthews(class_pairs))
     assert streamed("mcc", torch.eye(2)[[0, 0]], torch.tensor([0, 1])) == 0.0
 
 
@@ -141,11 +143,14 @@ def test_the_auroc_counts_ties_as_half_and_handles_scores_of_any_size() -> None:
 def test_multi_label_metrics_are_computed_class_by_class() -> None:
     logits, _ = drawn()
     labels = (logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))).gt(0).float()
-    named, true = logits.gt(0), labels.bool()
-    item = [2 * float((named & true)[:, k].sum()) / float(named[:, k].sum() + true[:, k].sum()) for k in range(CLASSES)]
+    predicted, true = logits.gt(0), labels.bool()
+    item = [
+        2 * float((predicted & true)[:, k].sum()) / float(predicted[:, k].sum() + true[:, k].sum())
+        for k in range(CLASSES)
+    ]
     areas = [area(logits[:, k].tolist(), true[:, k].tolist()) for k in range(CLASSES)]
 
-    assert streamed("accuracy", logits, labels) == pytest.approx(float(named.eq(true).float().mean()))
+    assert streamed("accuracy", logits, labels) == pytest.approx(float(predicted.eq(true).float().mean()))
     assert streamed("f1", logits, labels) == pytest.approx(sum(item) / CLASSES)
     assert streamed("auroc", logits, labels) == pytest.approx(sum(areas) / CLASSES, abs=1e-3)
 

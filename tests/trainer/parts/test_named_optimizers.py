@@ -185,12 +185,12 @@ def test_an_auxiliary_loss_of_the_output_updates_only_its_own_parameters(tmp_pat
 
 
 def test_an_optimizer_that_steps_every_third_time_does_not_affect_the_others(tmp_path: Path) -> None:
-    seen: list[list[float]] = []
+    sums: list[list[float]] = []
 
     class Watch(Trainer):
         def log(self, logs: Any, start_time: Any = None) -> None:
             if "loss" in logs:
-                seen.append([float(parameter.detach().sum()) for parameter in self.model.parameters()])
+                sums.append([float(parameter.detach().sum()) for parameter in self.model.parameters()])
             super().log(logs, start_time)
 
     slow = NamedOptimizer("slow", ["decode"], "sgd", {"lr": 0.1}, every=3)
@@ -200,10 +200,10 @@ def test_an_optimizer_that_steps_every_third_time_does_not_affect_the_others(tmp
     names = [name for name, _ in made.model.named_parameters()]
     at = names.index("decode.1.weight")
 
-    moved = [first[at] != second[at] for first, second in itertools.pairwise(seen)]
+    moved = [first[at] != second[at] for first, second in itertools.pairwise(sums)]
     assert moved == [False, True, False, False, True, False]
     other = names.index("encode.weight")
-    assert all(first[other] != second[other] for first, second in itertools.pairwise(seen))
+    assert all(first[other] != second[other] for first, second in itertools.pairwise(sums))
 
 
 def test_loss_optimizer_and_schedule_may_be_functions() -> None:

@@ -90,7 +90,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, made)
         return made
 
-    kept = {
+    optimizers = {
         name: type(name, (Kept,), {"__module__": "bitsandbytes"}) for name in ("AdamW", "Lion", "RMSprop", "AdEMAMix")
     }
     overrides: list[Any] = []
@@ -103,7 +103,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
         def get_instance(cls) -> Manager:
             return cls()
 
-    optim = module("bitsandbytes.optim", **kept, GlobalOptimManager=Manager)
+    optim = module("bitsandbytes.optim", **optimizers, GlobalOptimManager=Manager)
     module("bitsandbytes", optim=optim, overrides=overrides)
     module("torchao", __version__="0.15.0")
     module("torchao.optim", AdamW4bit=type("AdamW4bit", (Kept,), {}), AdamW8bit=type("AdamW8bit", (Kept,), {}))
@@ -398,8 +398,8 @@ def test_schedule_free_keeps_gradients_and_refuses_a_step_in_evaluation() -> Non
         run(optimizer)
     optimizer.train()
     run(optimizer, steps=1)
-    kept = [parameter.grad for parameter in optimizer.param_groups[0]["params"]]
-    assert equal(kept, gradients(0))
+    remaining_gradients = [parameter.grad for parameter in optimizer.param_groups[0]["params"]]
+    assert equal(remaining_gradients, gradients(0))
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "lion"])

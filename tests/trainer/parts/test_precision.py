@@ -66,8 +66,8 @@ class WithLogits(nn.Module):
     def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         hidden = self.line(x)
         logits = hidden * 2
-        kept = weakref.ref(logits)
-        hidden.register_hook(lambda _: self.logits_in_backward.append(kept()))
+        logits_ref = weakref.ref(logits)
+        hidden.register_hook(lambda _: self.logits_in_backward.append(logits_ref()))
         return {"loss": hidden.float().square().mean(), "logits": logits}
 
 

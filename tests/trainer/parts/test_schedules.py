@@ -114,14 +114,14 @@ def metrics() -> list[float]:
 def test_the_greedy_schedule_follows_its_metric_as_in_transformers(kwargs: dict[str, Any]) -> None:
     mine, other = an_optimizer(), an_optimizer()
     schedule, reference = ours.get_greedy_schedule(mine, **kwargs), theirs.get_greedy_schedule(other, **kwargs)
-    seen = set()
+    rates = set()
     for metric in metrics():
         schedule.step(metric)
         reference.step(metric)
-        seen.add(schedule.get_last_lr()[0])
+        rates.add(schedule.get_last_lr()[0])
         assert schedule.get_last_lr() == reference.get_last_lr() == [group["lr"] for group in mine.param_groups]
         assert (schedule.best, schedule.reset_start) == (reference.best, reference.reset_start)
-    assert len(seen) > 2
+    assert len(rates) > 2
 
 
 @pytest.mark.parametrize("kwargs", GREEDY)

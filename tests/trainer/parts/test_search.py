@@ -82,11 +82,11 @@ def test_a_search_finds_the_same_best_run_as_in_transformers(tmp_path: Path) -> 
 
 
 def test_every_trial_starts_from_the_original_arguments(tmp_path: Path) -> None:
-    seen: list[tuple[float, int]] = []
+    trials: list[tuple[float, int]] = []
 
     class Watch(Trainer):
         def get_train_dataloader(self) -> Any:
-            seen.append((self.args.learning_rate, self._train_batch_size))
+            trials.append((self.args.learning_rate, self._train_batch_size))
             return super().get_train_dataloader()
 
     trainer = Watch(
@@ -103,7 +103,7 @@ def test_every_trial_starts_from_the_original_arguments(tmp_path: Path) -> None:
 
     trainer.hyperparameter_search(sometimes, n_trials=3)
 
-    assert seen == [(0.1, 8), (0.5, 4), (0.1, 8)]
+    assert trials == [(0.1, 8), (0.5, 4), (0.1, 8)]
     assert (trainer.args.learning_rate, trainer.args.train_batch_size, trainer._train_batch_size) == (0.5, 8, 8)
     assert trainer.args.output_dir == str(tmp_path)
 

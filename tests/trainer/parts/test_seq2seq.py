@@ -181,8 +181,8 @@ def plain_rows(n: int = 5) -> list[dict[str, list[int]]]:
 
 def test_a_plain_module_with_a_generate_method_is_evaluated_by_its_output(tmp_path: Path) -> None:
     args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True, report_to="none")
-    trainer = Seq2SeqTrainer(Echo(), args, eval_dataset=plain_rows(), compute_metrics=lambda seen: {
-        "off": float(numpy.abs(seen.predictions - seen.label_ids).mean())
+    trainer = Seq2SeqTrainer(Echo(), args, eval_dataset=plain_rows(), compute_metrics=lambda prediction: {
+        "off": float(numpy.abs(prediction.predictions - prediction.label_ids).mean())
     })  # fmt: skip
 
     assert trainer.evaluate()["eval_off"] == 1.0
