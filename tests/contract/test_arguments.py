@@ -26,9 +26,9 @@ FIELDS = [field.name for field in dataclasses.fields(TrainingArguments)]  # type
 
 
 def problems(values: dict[str, object]) -> dict[str, Problem]:
-    with pytest.raises(InvalidSpec) as caught:
+    with pytest.raises(InvalidSpec) as error:
         read_arguments(values)
-    return {problem.pointer: problem for problem in caught.value.problems}
+    return {problem.pointer: problem for problem in error.value.problems}
 
 
 def test_every_training_argument_has_a_description() -> None:
@@ -140,11 +140,11 @@ def test_the_constructor_names_the_nearest_argument_for_a_misspelt_one() -> None
 
 
 def test_the_traceback_of_an_unsupported_argument_includes_the_hint() -> None:
-    with pytest.raises(NotAvailableYet) as caught:
+    with pytest.raises(NotAvailableYet) as error:
         TrainingArguments("out", optim="galore_adamw")  # type: ignore[arg-type]
 
-    report = "".join(traceback.format_exception_only(caught.value))
-    assert str(caught.value.hint) in report
+    report = "".join(traceback.format_exception_only(error.value))
+    assert str(error.value.hint) in report
     assert "optimizers=" in report
 
 

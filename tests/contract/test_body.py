@@ -11,15 +11,15 @@ from footplate.contract.errors import InvalidSpec
 
 
 def problems_of(raw: bytes) -> list[tuple[str, str]]:
-    with pytest.raises(InvalidSpec) as caught:
+    with pytest.raises(InvalidSpec) as error:
         read_json(raw)
-    return [(problem.pointer, problem.code) for problem in caught.value.problems]
+    return [(problem.pointer, problem.code) for problem in error.value.problems]
 
 
 def detail_of(raw: bytes) -> str:
-    with pytest.raises(InvalidSpec) as caught:
+    with pytest.raises(InvalidSpec) as error:
         read_json(raw)
-    return caught.value.problems[0].detail
+    return error.value.problems[0].detail
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)

@@ -120,9 +120,9 @@ def test_a_zip_inside_a_bundle_is_accepted_and_counts_towards_its_limits() -> No
     inner = packed(*((f"f{number}.py", "") for number in range(900)))
     assert look(packed(("a.py", ""), ("data.zip", inner))) == ["a.py", "data.zip"]
 
-    stored = zipfile.ZipInfo("data.zip")
+    entry = zipfile.ZipInfo("data.zip")
     with pytest.raises(InvalidBundle, match="entries"):
-        look(packed(*((zipfile.ZipInfo(f"{number}.zip"), inner) for number in range(3)), (stored, "")))
+        look(packed(*((zipfile.ZipInfo(f"{number}.zip"), inner) for number in range(3)), (entry, "")))
 
 
 def test_a_small_file_with_a_high_compression_ratio_is_accepted() -> None:

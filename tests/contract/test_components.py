@@ -42,10 +42,10 @@ def model(**args):
 
 
 def test_built_in_components_are_listed_without_importing_them():
-    loaded = set(sys.modules)
+    modules_before = set(sys.modules)
     assert "toy/mlp" in names("models")
     assert "files/jsonl" in names("data")
-    assert not any(name.startswith("worker.") for name in set(sys.modules) - loaded)
+    assert not any(name.startswith("worker.") for name in set(sys.modules) - modules_before)
 
 
 def test_a_spec_of_known_components_has_no_problems():
@@ -158,10 +158,10 @@ def test_the_error_for_tokenize_without_a_column_describes_the_column():
 
 @pytest.mark.parametrize("name", ["hub://bert-base-uncased", "models://bert"])
 def test_the_hint_for_a_path_used_as_a_model_name_moves_the_path_to_args(name):
-    with pytest.raises(InvalidSpec) as caught:
+    with pytest.raises(InvalidSpec) as error:
         JobSpec.parse({"model": name, "data": "toy/regression"})
 
-    (problem,) = caught.value.problems
+    (problem,) = error.value.problems
     assert problem.pointer == "/model"
     assert f'"args": {{"path": "{name}"}}' in problem.hint
 

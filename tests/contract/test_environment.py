@@ -56,10 +56,10 @@ def test_an_unknown_secret_is_refused_with_the_variable_that_defines_it() -> Non
 def test_secrets_are_masked_in_texts_lists_and_keys_of_an_event() -> None:
     hidden = SecretMask(["hunter22", "hunter22-and-more", "line one\nline two"])
 
-    said = {"text": "key=hunter22-and-more;", "list": ["hunter22", 5, None], "hunter22": "at line two of it"}
+    event = {"text": "key=hunter22-and-more;", "list": ["hunter22", 5, None], "hunter22": "at line two of it"}
 
-    assert hidden(said) == {"text": "key=***;", "list": ["***", 5, None], "***": "at *** of it"}
-    assert SecretMask([])(said) is said
+    assert hidden(event) == {"text": "key=***;", "list": ["***", 5, None], "***": "at *** of it"}
+    assert SecretMask([])(event) is event
 
 
 def test_secrets_are_masked_in_events_that_are_nested_almost_as_deep_as_json_allows() -> None:

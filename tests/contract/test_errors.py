@@ -13,7 +13,7 @@ from footplate.errors import WaitTimeout
 
 @pytest.mark.parametrize("kind", [FootplateError, ImportedTooEarly, WaitTimeout])
 def test_a_traceback_ends_with_the_hint(kind: type[FootplateError]) -> None:
-    printed = traceback.format_exception_only(kind("it happened", hint="do this"))
+    output = traceback.format_exception_only(kind("it happened", hint="do this"))
 
-    assert printed[0].endswith("it happened\n")
-    assert printed[1:] == ["do this\n"]
+    assert output[0].endswith("it happened\n")
+    assert output[1:] == ["do this\n"]

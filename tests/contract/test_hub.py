@@ -47,7 +47,7 @@ def test_a_malformed_hub_name_is_reported_anywhere_in_the_spec(name):
 
 
 @pytest.mark.parametrize(
-    ("given", "long"),
+    ("short", "long"),
     [
         ("hub://me/rows", {"use": "hf/dataset", "args": {"path": "hub://datasets/me/rows"}}),
         ("hub://me/rows.v2", {"use": "hf/dataset", "args": {"path": "hub://datasets/me/rows.v2"}}),
@@ -62,8 +62,8 @@ def test_a_malformed_hub_name_is_reported_anywhere_in_the_spec(name):
         ),
     ],
 )
-def test_a_hub_name_in_the_data_field_means_a_dataset(given, long):
-    spec = JobSpec.parse({**TOY, "data": given})
+def test_a_hub_name_in_the_data_field_means_a_dataset(short, long):
+    spec = JobSpec.parse({**TOY, "data": short})
     assert spec.as_json()["data"]["train"] == long
     assert JobSpec.parse(spec.as_json()) == spec
 

@@ -142,9 +142,9 @@ def test_predict_with_generate_is_refused_for_a_loop_of_the_users_own() -> None:
 
 
 def test_unsupported_seq2seq_arguments_are_refused_with_a_hint() -> None:
-    asked = {"sortish_sampler": True, "generation_config": "models://t5/generation_config.json"}
-    problems = problems_of({**TEXTS_OF_TEXTS, "training": {"predict_with_generate": True, **asked}})
-    assert {problem.pointer for problem in problems} == {f"/training/{name}" for name in asked}
+    arguments = {"sortish_sampler": True, "generation_config": "models://t5/generation_config.json"}
+    problems = problems_of({**TEXTS_OF_TEXTS, "training": {"predict_with_generate": True, **arguments}})
+    assert {problem.pointer for problem in problems} == {f"/training/{name}" for name in arguments}
     assert all(problem.hint for problem in problems)
 
 

@@ -62,13 +62,13 @@ def test_a_wrong_library_argument_is_reported_where_it_was_written() -> None:
     assert checked({**TOY, "trainer": "lib/stf"}) == [("/trainer", "unknown_component")]
 
 
-@pytest.mark.parametrize(("written", "meant"), [("max_lenght", "max_length"), ("lerning_rate", "learning_rate")])
-def test_the_nearest_name_is_searched_in_our_arguments_and_the_librarys(written: str, meant: str) -> None:
-    body = {**SFT, "training": {written: 1}}
+@pytest.mark.parametrize(("name", "meant"), [("max_lenght", "max_length"), ("lerning_rate", "learning_rate")])
+def test_the_nearest_name_is_searched_in_our_arguments_and_the_librarys(name: str, meant: str) -> None:
+    body = {**SFT, "training": {name: 1}}
 
     (problem,) = problems_of(body, CATALOGUE)
 
-    assert (problem.pointer, problem.hint) == (f"/training/{written}", f"did you mean {meant!r}?")
+    assert (problem.pointer, problem.hint) == (f"/training/{name}", f"did you mean {meant!r}?")
 
 
 def test_a_library_argument_in_both_training_and_trainer_is_refused() -> None:
@@ -104,9 +104,9 @@ def test_a_library_trainer_needs_training_data_and_refuses_predict_with_generate
 def test_reward_functions_are_components_of_the_spec() -> None:
     body = {**SFT, **CODE, "training": {"reward_funcs": ["my_code:brief", {"use": "equals", "args": {"column": "a"}}]}}
 
-    named = [(part.pointer, part.component.use) for part in JobSpec.parse(body).components if part.group == "rewards"]
+    parts = [(part.pointer, part.component.use) for part in JobSpec.parse(body).components if part.group == "rewards"]
 
-    assert named == [("/trainer/args/reward_funcs/0", "my_code:brief"), ("/trainer/args/reward_funcs/1", "equals")]
+    assert parts == [("/trainer/args/reward_funcs/0", "my_code:brief"), ("/trainer/args/reward_funcs/1", "equals")]
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,8 @@ def test_a_best_model_metric_that_is_not_evaluated_is_refused() -> None:
 
     assert "list the metric" in (problems()["/training/metric_for_best_model"].hint or "")
     assert problems(metrics=["accuracy"]) == {}
-    listed = problems(metrics=["f1", "mse"], best="f1_weighted")
-    assert "use one of f1, loss" in (listed["/training/metric_for_best_model"].hint or "")
+    found_problems = problems(metrics=["f1", "mse"], best="f1_weighted")
+    assert "use one of f1, loss" in (found_problems["/training/metric_for_best_model"].hint or "")
     weighted = problems(metrics=[{"use": "f1", "args": {"average": "weighted"}}], best="eval_f1_weighted")
     assert "/training/metric_for_best_model" not in weighted
     assert "/training/metric_for_best_model" not in problems(metrics=["torchmetrics/F1Score"], best="f1_score")

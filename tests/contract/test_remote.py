@@ -85,9 +85,9 @@ def test_an_interrupted_commit_does_not_leave_the_old_manifest_over_new_files(
     (tmp_path / layout.MANIFEST).write_text("{}")
     store.write(b"old", "checkpoint-1/weights")
     store.write(b"[]", f"checkpoint-1/{layout.MANIFEST}")
-    left = iter([True, False])
+    permissions = iter([True, False])
 
-    assert store.commit(tmp_path, ["weights"], "checkpoint-1", lambda: next(left)) is False
+    assert store.commit(tmp_path, ["weights"], "checkpoint-1", lambda: next(permissions)) is False
 
     assert [file.path for file in store.files("checkpoint-1")] == ["weights"]
     assert store.commit(tmp_path, ["weights"], "checkpoint-1", lambda: True) is True
@@ -96,11 +96,11 @@ def test_an_interrupted_commit_does_not_leave_the_old_manifest_over_new_files(
 
 @pytest.mark.parametrize("settings", [ServiceSettings, WorkerSettings])
 def test_the_artifact_root_is_a_folder_or_a_bucket_and_anything_else_is_refused(settings: type[Settings]) -> None:
-    def given(root: str) -> Any:
+    def settings_of(root: str) -> Any:
         return settings.from_environment({"FOOTPLATE_ARTIFACTS": root})
 
-    assert given("/a/b").artifacts_path == given("file:///a/b").artifacts_path == Path("/a/b")
-    assert given("s3://shelf/runs/").artifacts == "s3://shelf/runs"
+    assert settings_of("/a/b").artifacts_path == settings_of("file:///a/b").artifacts_path == Path("/a/b")
+    assert settings_of("s3://shelf/runs/").artifacts == "s3://shelf/runs"
     for root in (
         "s3://",
         "s3://key:secret@shelf/a",
@@ -110,4 +110,4 @@ def test_the_artifact_root_is_a_folder_or_a_bucket_and_anything_else_is_refused(
         "file://else/a",
     ):
         with pytest.raises(SettingsError, match="FOOTPLATE_ARTIFACTS"):
-            given(root)
+            settings_of(root)

@@ -20,8 +20,8 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def age(folder: Path) -> None:
-    then = folder.stat().st_mtime - 2 * YOUNG_SECONDS
-    os.utime(folder, (then, then))
+    seconds = folder.stat().st_mtime - 2 * YOUNG_SECONDS
+    os.utime(folder, (seconds, seconds))
 
 
 def test_the_temporary_folder_is_deleted_when_its_supervisor_ends(root: Path) -> None:
@@ -34,23 +34,23 @@ def test_the_temporary_folder_is_deleted_when_its_supervisor_ends(root: Path) ->
 
 def test_a_sweep_deletes_only_unlocked_old_folders_of_its_own_node(root: Path) -> None:
     node, other = new_node_id(), new_node_id()
-    left, foreign, young = (root / f"footplate-{whose[-8:]}-{name}" for whose, name in
+    leftover, foreign, young = (root / f"footplate-{whose[-8:]}-{name}" for whose, name in
                             ((node, "left"), (other, "left"), (node, "young")))  # fmt: skip
-    for folder in (left, foreign, young):
+    for folder in (leftover, foreign, young):
         folder.mkdir()
     # The folders of an unpacked bundle are read-only.
-    (left / "code" / "pack").mkdir(parents=True)
-    (left / "code" / "pack" / "net.py").touch()
-    for folder in (left / "code" / "pack", left / "code"):
+    (leftover / "code" / "pack").mkdir(parents=True)
+    (leftover / "code" / "pack" / "net.py").touch()
+    for folder in (leftover / "code" / "pack", leftover / "code"):
         folder.chmod(0o555)
-    age(left), age(foreign)
+    age(leftover), age(foreign)
 
-    with scratch(node) as held:
-        age(Path(held))
+    with scratch(node) as locked:
+        age(Path(locked))
         sweep(node)
         there = {folder.name for folder in root.iterdir()}
 
-    assert there == {Path(held).name, foreign.name, young.name}
+    assert there == {Path(locked).name, foreign.name, young.name}
     for folder in (foreign, young, root):
         folder.rmdir()
 

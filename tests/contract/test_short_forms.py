@@ -71,12 +71,12 @@ def test_a_path_without_a_reader_is_refused_with_the_known_suffixes(path, code):
 )
 def test_a_value_with_its_own_field_may_also_be_given_in_training(training, place):
     assert long_form({**place, "training": training}).problems == []
-    copied = long_form({"data": {"train": "x"}, "training": training})
-    assert "do_train" in training or copied.problems == []
+    spec = long_form({"data": {"train": "x"}, "training": training})
+    assert "do_train" in training or spec.problems == []
 
 
 @pytest.mark.parametrize(
-    ("training", "place", "named"),
+    ("training", "place", "sentence"),
     [
         ({"report_to": "wandb"}, {"report_to": ["tensorboard"]}, "/report_to"),
         ({"report_to": "none"}, {"report_to": ["tensorboard"]}, "/report_to"),
@@ -89,10 +89,10 @@ def test_a_value_with_its_own_field_may_also_be_given_in_training(training, plac
         ({"do_predict": True}, {"data": "x"}, "/data/test"),
     ],
 )  # fmt: skip
-def test_contradicting_values_in_training_and_in_their_own_field_are_both_named(training, place, named):
+def test_contradicting_values_in_training_and_in_their_own_field_are_both_named(training, place, sentence):
     (problem,) = long_form({**place, "training": training}).problems
     assert (problem.pointer, problem.code) == (f"/training/{next(iter(training))}", "disagreement")
-    assert named in problem.detail
+    assert sentence in problem.detail
 
 
 def test_training_values_with_a_field_of_their_own_are_copied_to_the_field():

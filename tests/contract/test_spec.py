@@ -76,11 +76,11 @@ def test_any_value_in_any_field_is_accepted_or_refused_with_a_valid_pointer(body
 
 
 @pytest.mark.parametrize(
-    ("written", "seconds"),
+    ("text", "seconds"),
     [("4h", 14400), ("10m", 600), ("90s", 90), ("1h30m", 5400), ("2d", 172800), ("1.5h", 5400), (7, 7)],
 )
-def test_a_duration_is_parsed_into_seconds(written, seconds):
-    assert JobSpec.parse({**TOY, "resources": {"time_limit": written}}).resources.time_limit == seconds
+def test_a_duration_is_parsed_into_seconds(text, seconds):
+    assert JobSpec.parse({**TOY, "resources": {"time_limit": text}}).resources.time_limit == seconds
 
 
 def test_an_integer_field_accepts_5e8_and_refuses_true_and_fractions():

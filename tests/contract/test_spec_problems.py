@@ -235,8 +235,8 @@ def test_training_on_a_stream_requires_max_steps():
 
 def test_a_stored_spec_with_a_split_is_accepted_again():
     split = {"train": "toy/regression", "split": {"test_size": 0.1}}
-    stored = JobSpec.parse({**TOY, "data": split, "training": {"eval_strategy": "epoch"}}).as_json()
-    assert JobSpec.parse(stored).as_json() == stored
+    stored_spec = JobSpec.parse({**TOY, "data": split, "training": {"eval_strategy": "epoch"}}).as_json()
+    assert JobSpec.parse(stored_spec).as_json() == stored_spec
 
 
 def test_a_plain_value_in_place_of_an_object_gets_an_example_as_a_hint():

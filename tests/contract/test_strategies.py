@@ -159,11 +159,11 @@ def test_a_deepspeed_config_that_contradicts_an_argument_is_refused_naming_both(
 
 @pytest.mark.parametrize("name", tutorials.REFUSED)
 def test_an_untested_deepspeed_config_of_a_tutorial_is_refused_by_name(name):
-    config, place, said = tutorials.REFUSED[name]
+    config, place, reason = tutorials.REFUSED[name]
     strategy = {"type": "deepspeed", "config": {"zero_optimization": {"stage": 2}, **config}}
     (problem,) = problems_of({**TOY, "resources": {"processes_per_node": 2, "strategy": strategy}})
     assert problem.pointer == f"/resources/strategy/config/{place.replace('.', '/')}"
-    assert said in problem.detail
+    assert reason in problem.detail
 
 
 @pytest.mark.parametrize("name", tutorials.TRAINED)

@@ -101,10 +101,10 @@ def test_a_split_is_made_before_maps_and_its_errors_name_lines_of_the_file(roots
 
 
 def test_an_unknown_component_is_refused_with_the_nearest_name(roots: Roots) -> None:
-    with pytest.raises(UnknownComponent, match="toy/mlp") as raised:
+    with pytest.raises(UnknownComponent, match="toy/mlp") as error:
         build(make_spec(model="toy/mpl"), roots)
 
-    assert raised.value.hint == "did you mean 'toy/mlp'?"
+    assert error.value.hint == "did you mean 'toy/mlp'?"
 
 
 def test_a_glob_pattern_reads_all_matching_files_in_the_order_of_their_names(roots: Roots) -> None:
@@ -117,10 +117,10 @@ def test_a_glob_pattern_reads_all_matching_files_in_the_order_of_their_names(roo
 
 
 def test_a_missing_file_is_refused_with_the_nearest_file_name(roots: Roots) -> None:
-    with pytest.raises(DatasetError) as raised:
+    with pytest.raises(DatasetError) as error:
         build(make_spec(data="data://aa.jsonl"), roots)
 
-    assert raised.value.hint == "did you mean 'a.jsonl'?"
+    assert error.value.hint == "did you mean 'a.jsonl'?"
 
 
 def test_maps_are_applied_in_order_to_every_set(roots: Roots) -> None:

@@ -97,9 +97,9 @@ def test_a_changed_or_missing_file_in_the_store_is_not_unpacked(opened: Open, tm
 
     assert "has changed" in fails(lambda: unpack(bundle.sha256, tmp_path, tmp_path / "again")).message
     file.unlink()
-    gone = fails(lambda: unpack(bundle.sha256, tmp_path, tmp_path / "again"))
-    assert f"{bundle.sha256} is not in the artifact store" in gone.message
-    assert gone.hint
+    missing = fails(lambda: unpack(bundle.sha256, tmp_path, tmp_path / "again"))
+    assert f"{bundle.sha256} is not in the artifact store" in missing.message
+    assert missing.hint
     assert not (tmp_path / "again").exists()
 
 
@@ -118,7 +118,7 @@ def test_a_syntax_error_in_a_bundle_is_reported_with_file_and_line(opened: Open)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("1 / 0", "my_code.py, line 1: ZeroDivisionError: division by zero"),
         ("import sys\nsys.exit(3)", "my_code.py, line 2: SystemExit: 3"),
@@ -127,10 +127,10 @@ def test_a_syntax_error_in_a_bundle_is_reported_with_file_and_line(opened: Open)
         ("Net = 3", "my_code:Net is a int, and a class or a function is needed"),
     ],
 )
-def test_an_error_during_the_import_of_own_code_is_reported(opened: Open, text: str, said: str) -> None:
+def test_an_error_during_the_import_of_own_code_is_reported(opened: Open, text: str, sentence: str) -> None:
     opened(my_code=text)
 
-    assert said in fails(lambda: own_code.OwnComponent("models", "my_code:Net").load()).message
+    assert sentence in fails(lambda: own_code.OwnComponent("models", "my_code:Net").load()).message
 
 
 def test_missing_modules_and_modules_that_shadow_a_package_are_refused(opened: Open) -> None:
@@ -138,28 +138,28 @@ def test_missing_modules_and_modules_that_shadow_a_package_are_refused(opened: O
 
     opened(my_code=NET, filelock="x = 1")
     missing = fails(lambda: own_code.attribute("my_cod:Net"))
-    taken = fails(lambda: own_code.attribute("filelock:x"))
+    shadowing = fails(lambda: own_code.attribute("filelock:x"))
 
     assert missing.hint == "did you mean 'my_code'?"
-    assert "filelock" in taken.message
-    assert "installed" in taken.message
+    assert "filelock" in shadowing.message
+    assert "installed" in shadowing.message
 
 
 @pytest.mark.parametrize(
-    ("args", "said", "hint"),
+    ("args", "sentence", "hint"),
     [
         ({"hiden": 8}, "takes no argument 'hiden'; it takes: hidden, dropout", "did you mean 'hidden'?"),
         ({}, "missing a required argument: 'hidden'", None),
     ],
 )
 def test_wrong_arguments_of_own_code_are_refused_with_its_signature(
-    opened: Open, args: Any, said: str, hint: str | None
+    opened: Open, args: Any, sentence: str, hint: str | None
 ) -> None:
     opened(my_code=NET)
 
     failed = fails(lambda: own_code.OwnComponent("models", "my_code:Net").load()(**args))
 
-    assert said in failed.message
+    assert sentence in failed.message
     assert failed.hint == hint
 
 

@@ -113,8 +113,8 @@ def test_events_that_several_threads_send_arrive_whole_and_once(reader: socket.s
 
     *notes, _ = lines(reader, "outcome", event_socket)
 
-    sent = sorted(f"{thread}/{number}" for thread in range(4) for number in range(2000))
-    assert sorted(note["data"]["message"] for note in notes) == sent
+    messages = sorted(f"{thread}/{number}" for thread in range(4) for number in range(2000))
+    assert sorted(note["data"]["message"] for note in notes) == messages
 
 
 def test_sending_events_does_not_fail_if_the_reader_is_closed(reader: socket.socket) -> None:

@@ -181,11 +181,11 @@ def test_a_missing_loop_or_a_loop_without_a_parameter_is_refused(attempt: Attemp
     (folder / "my.py").write_text("def main(): ...\n")
     own_code.use(Bundle("0" * 64, folder, ("my.py",)))
     try:
-        for name, said in (("my:man", "did you mean 'main'?"), ("my:main", "too many positional arguments")):
+        for name, sentence in (("my:man", "did you mean 'main'?"), ("my:main", "too many positional arguments")):
             spec = JobSpec.parse({"loop": name, "code": {"bundle": "0" * 64}})
             with pytest.raises(OwnCodeError) as failed:
                 own_loop.run(spec, attempt.order, attempt.emit, lambda: None)
-            assert said in f"{failed.value.message} {failed.value.hint}"
+            assert sentence in f"{failed.value.message} {failed.value.hint}"
     finally:
         close_bundle()
 
@@ -229,8 +229,8 @@ def test_folders_of_killed_saves_are_not_copied_to_the_next_attempt(tmp_path: Pa
     own_loop._continue_in_a_copy(second.order)
 
     own = second.order.files.folder
-    copied = {str(path.relative_to(own)) for path in own.rglob("*") if path.is_dir()}
-    assert copied == {"out", "out/checkpoint-10", ".aim"}
+    folders = {str(path.relative_to(own)) for path in own.rglob("*") if path.is_dir()}
+    assert folders == {"out", "out/checkpoint-10", ".aim"}
     for attempt in attempts:
         attempt.close()
 

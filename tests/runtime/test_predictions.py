@@ -54,9 +54,9 @@ class Reads:
 
 
 def test_generated_tokens_are_written_as_text(tmp_path: Path) -> None:
-    said, wanted = numpy.array([[0, 1, 2], [0, 3, 0]]), numpy.array([[1, 2, -100], [3, -100, -100]])
+    predictions, labels = numpy.array([[0, 1, 2], [0, 3, 0]]), numpy.array([[1, 2, -100], [3, -100, -100]])
 
-    path = write(tmp_path, as_texts(said, Reads()), as_texts(wanted, Reads()))
+    path = write(tmp_path, as_texts(predictions, Reads()), as_texts(labels, Reads()))
 
     assert lines(path) == [{"prediction": "a b", "label": "a b"}, {"prediction": "c", "label": "c"}]
 

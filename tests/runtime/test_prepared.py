@@ -55,7 +55,7 @@ def test_a_loop_with_all_objects_prepared_trains(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "sentence"),
     [
         ("optimizer", "its optimizer, SGD, was not prepared"),
         ("model", "its model was not prepared"),
@@ -63,13 +63,13 @@ def test_a_loop_with_all_objects_prepared_trains(loop: Loop) -> None:
         ("scheduler", "its scheduler, StepLR, was not prepared"),
     ],
 )
-def test_an_object_that_was_not_prepared_stops_the_loop_and_is_named(loop: Loop, missing: str, said: str) -> None:
+def test_an_object_that_was_not_prepared_stops_the_loop_and_is_named(loop: Loop, missing: str, sentence: str) -> None:
     loop.prepare(*[name for name in ("model", "optimizer", "loader", "scheduler") if name != missing])
 
     with pytest.raises(OwnCodeError) as stopped:
         loop.train()
 
-    assert said in stopped.value.message
+    assert sentence in stopped.value.message
     assert "job.accelerator.prepare" in str(stopped.value.hint)
 
 

@@ -153,7 +153,7 @@ def test_a_script_starts_from_a_checkpoint_of_another_job(
     scripts: Scripts, library: str, tmp_path: Path, weights_only: bool, expected: list[int]
 ) -> None:
     other = Scripts(tmp_path / "other")
-    learned = other.run(ONCE, library)
+    other_weights = other.run(ONCE, library)
     start = StartingPoint(Verified(tmp_path / "other" / other.offers[1].path), weights_only)
     first: list[Any] = []
 
@@ -171,7 +171,7 @@ def test_a_script_starts_from_a_checkpoint_of_another_job(
     before, after = steps[: steps.index(0)], steps[steps.index(0) + 1 :]
     assert before == expected[:3]
     assert after == expected[2:], "the job continues from its own checkpoint if it has one"
-    assert weights != learned
+    assert weights != other_weights
     other.attempt.close()
 
 
@@ -180,13 +180,13 @@ def test_a_model_from_model_init_starts_with_the_weights_of_another_job(
     scripts: Scripts, library: str, tmp_path: Path
 ) -> None:
     other = Scripts(tmp_path / "other")
-    learned = other.run(ONCE, library)
+    other_weights = other.run(ONCE, library)
     start = StartingPoint(Verified(tmp_path / "other" / other.offers[0].path), weights_only=True)
     learns_nothing = ONCE.replace("Trainer(Model(), args", "Trainer(None, args, model_init=Model")
     learns_nothing = learns_nothing.replace("learning_rate=0.1", "learning_rate=0.0")
     steps: list[int] = []
 
-    assert scripts.run(learns_nothing, library, steps.append, start=start) == learned
+    assert scripts.run(learns_nothing, library, steps.append, start=start) == other_weights
     assert steps == list(range(1, 9))
     other.attempt.close()
 
@@ -262,13 +262,13 @@ def test_live_commands_reach_a_script(scripts: Scripts, library: str) -> None:
 
 def test_each_training_of_a_script_continues_from_its_own_checkpoint(scripts: Scripts) -> None:
     def dies(step: int) -> None:
-        seen.append(step)
-        if len(seen) == 4 + 3:
+        steps_before.append(step)
+        if len(steps_before) == 4 + 3:
             raise KeyboardInterrupt
 
     # Most scripts for transformers log the metrics in this way.
     script = TWICE.replace("trainer.train()", "trainer.log_metrics('train', trainer.train().metrics)")
-    seen: list[int] = []
+    steps_before: list[int] = []
     scripts.run(script, "transformers", dies)
     assert [event["step"] for event in scripts.of_kind("checkpoint")] == [2, 4, 6]
     steps: list[int] = []
@@ -292,9 +292,9 @@ def test_checkpoints_written_to_the_working_folder_are_reported(scripts: Scripts
 def test_save_total_limit_applies_to_the_checkpoints_that_a_script_reports(scripts: Scripts) -> None:
     scripts.run(ONCE, "transformers", more="save_total_limit=1")
 
-    kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
+    folders = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
     # The first checkpoint is kept until the service has stored a newer one.
-    assert kept == ["checkpoint-2", "checkpoint-8"]
+    assert folders == ["checkpoint-2", "checkpoint-8"]
     deleted = [path for event in scripts.of_kind("checkpoint") for path in event["data"]["deleted"]]
     assert [path.rpartition("/")[2] for path in deleted] == ["checkpoint-4", "checkpoint-6"]
 
@@ -356,5 +356,5 @@ def test_a_copy_stays_as_long_as_the_folder_that_accelerate_has_written(scripts:
     script = BARE.replace('"state"', 'f"state-{{step % 2}}"')
     scripts.run(script, "")
 
-    kept = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
-    assert kept == ["checkpoint-1", "checkpoint-3", "checkpoint-4"]
+    folders = sorted(path.parent.name for path in scripts.attempt.order.files.folder.glob(f"*/{STAGE}"))
+    assert folders == ["checkpoint-1", "checkpoint-3", "checkpoint-4"]

@@ -133,7 +133,7 @@ def test_the_requests_of_a_batch_have_no_more_texts_than_the_limit_together() ->
 
     batches = []
     while waiting:
-        batches.append([taken.id for taken in session.take_batch(waiting, 4)])
+        batches.append([request.id for request in session.take_batch(waiting, 4)])
 
     assert batches == [["a", "c"], ["b", "e"], ["d"]]
 
@@ -238,8 +238,8 @@ def test_a_stop_text_ends_the_answer_and_is_not_streamed(gpt: ServedModel) -> No
 
 
 def test_log_probabilities_of_a_completion_equal_those_of_the_model(gpt: ServedModel) -> None:
-    wanted = {"prompts": ["the film is"], "max_tokens": 6, "top_logprobs": 2, **GREEDY}
-    [choice] = gpt.ask("complete", **wanted)["choices"]
+    body = {"prompts": ["the film is"], "max_tokens": 6, "top_logprobs": 2, **GREEDY}
+    [choice] = gpt.ask("complete", **body)["choices"]
     tokenizer = gpt.model.tokenizer
     prompt = tokenizer("the film is", return_tensors="pt")["input_ids"]
     prompt = prompt[:, :-1] if int(prompt[0, -1]) == tokenizer.eos_token_id else prompt
@@ -257,7 +257,7 @@ def test_log_probabilities_of_a_completion_equal_those_of_the_model(gpt: ServedM
     assert len(choice["logprobs"]) == choice["tokens"]
 
     stop = choice["text"].split()[2]
-    request = gpt.send("complete", **{**wanted, "stream": True, "stop": [stop]})
+    request = gpt.send("complete", **{**body, "stream": True, "stop": [stop]})
     streamed = []
     while not (piece := gpt.read()).is_last:
         streamed += piece.data["logprobs"] if piece.kind is AnswerPieceKind.CHUNK else []
@@ -269,13 +269,13 @@ def test_log_probabilities_of_a_completion_equal_those_of_the_model(gpt: ServedM
 
 
 def test_last_tokens_without_a_text_have_their_log_probabilities(gpt: ServedModel) -> None:
-    wanted = {"prompts": ["a"], "top_logprobs": 0, **GREEDY}
-    [longer] = gpt.ask("complete", max_tokens=20, **wanted)["choices"]
+    body = {"prompts": ["a"], "top_logprobs": 0, **GREEDY}
+    [longer] = gpt.ask("complete", max_tokens=20, **body)["choices"]
     words = [entry["token"].strip() for entry in longer["logprobs"]]
     special = next(at for at, word in enumerate(words) if word in gpt.model.tokenizer.all_special_tokens)
 
-    [choice] = gpt.ask("complete", max_tokens=special + 1, **wanted)["choices"]
-    gpt.send("complete", max_tokens=special + 1, **{**wanted, "stream": True})
+    [choice] = gpt.ask("complete", max_tokens=special + 1, **body)["choices"]
+    gpt.send("complete", max_tokens=special + 1, **{**body, "stream": True})
     streamed = []
     while not (piece := gpt.read()).is_last:
         streamed += piece.data["logprobs"] if piece.kind is AnswerPieceKind.CHUNK else []
@@ -284,8 +284,8 @@ def test_last_tokens_without_a_text_have_their_log_probabilities(gpt: ServedMode
 
 
 def test_equal_seeds_draw_equal_texts(gpt: ServedModel) -> None:
-    drawn = {**GREEDY, "temperature": 1.0, "seed": 3, "n": 2}
-    first, second = (gpt.ask("complete", prompts=["the"], max_tokens=12, **drawn)["choices"] for _ in range(2))
+    sampling = {**GREEDY, "temperature": 1.0, "seed": 3, "n": 2}
+    first, second = (gpt.ask("complete", prompts=["the"], max_tokens=12, **sampling)["choices"] for _ in range(2))
 
     assert first == second
     assert first[0]["text"] != first[1]["text"]
@@ -297,8 +297,8 @@ def test_equal_seeds_draw_equal_texts(gpt: ServedModel) -> None:
 
 
 def test_a_seed_draws_other_texts_for_each_of_many_equal_inputs(gpt: ServedModel) -> None:
-    inputs, drawn = ["the"] * 9, {"temperature": 1.0, "seed": 3, "max_tokens": 12}
-    first, second = (gpt.predict(*inputs, **drawn) for _ in range(2))
+    inputs, sampling = ["the"] * 9, {"temperature": 1.0, "seed": 3, "max_tokens": 12}
+    first, second = (gpt.predict(*inputs, **sampling) for _ in range(2))
 
     assert first == second
     texts = [row["text"] for row in first]
@@ -306,11 +306,11 @@ def test_a_seed_draws_other_texts_for_each_of_many_equal_inputs(gpt: ServedModel
 
 
 def test_a_seeded_request_does_not_decide_what_later_requests_draw(gpt: ServedModel) -> None:
-    drawn = {"prompts": ["the film"], "max_tokens": 12, **GREEDY, "temperature": 1.0, "n": 4}
+    body = {"prompts": ["the film"], "max_tokens": 12, **GREEDY, "temperature": 1.0, "n": 4}
     first, second = [], []
     for choices in (first, second):
-        gpt.ask("complete", **{**drawn, "seed": 3})
-        choices += gpt.ask("complete", **drawn)["choices"]
+        gpt.ask("complete", **{**body, "seed": 3})
+        choices += gpt.ask("complete", **body)["choices"]
 
     assert first != second
 
@@ -329,8 +329,8 @@ def test_each_session_draws_other_texts(folder: Path) -> None:
         # A job's process sets the generators by the job's seed before it makes the model.
         torch.manual_seed(2)
         with served(folder, GPT, max_tokens=40) as model:
-            asked = {"prompts": ["the film"], "max_tokens": 12, **GREEDY, "temperature": 1.0, "n": 4}
-            choices += model.ask("complete", **asked)["choices"]
+            body = {"prompts": ["the film"], "max_tokens": 12, **GREEDY, "temperature": 1.0, "n": 4}
+            choices += model.ask("complete", **body)["choices"]
 
     assert first != second
 
@@ -437,12 +437,12 @@ def test_a_withdrawn_request_of_many_inputs_ends_early(gpt: ServedModel, work: s
         gpt.withdraw(request)
         until(lambda: gpt.session.is_withdrawn(request), within=60, what="the session reads the withdrawal")
 
-    sent, forwards = threading.Event(), list[bool]()
-    count = gpt.model.prepared.register_forward_pre_hook(lambda *args: forwards.append(sent.wait(60)))
+    is_sent, forwards = threading.Event(), list[bool]()
+    count = gpt.model.prepared.register_forward_pre_hook(lambda *args: forwards.append(is_sent.wait(60)))
     hook = gpt.model.prepared.register_forward_pre_hook(leave)
     parameters = {"temperature": 0.0, "top_p": 1.0, "max_tokens": 40}
     request = gpt.send(work, inputs=["the film is"] * 12, parameters=parameters)
-    sent.set()
+    is_sent.set()
 
     assert gpt.last(request).kind is AnswerPieceKind.DONE
     count.remove()
@@ -462,18 +462,18 @@ def test_several_adapters_answer_from_one_loaded_base(folder: Path, gpt: ServedM
     base, lora = folder / "base", {"r": 2, "target_modules": ["c_attn"], "fan_in_fan_out": True}
     gpt.model.prepared.save_pretrained(base)
     spec = {**GPT, "model": {"use": "hf/causal-lm", "args": {"path": "models://base", "peft": lora}}}
-    asked: dict[str, Any] = {"prompts": ["the film is"], "max_tokens": 8, **GREEDY}
+    body: dict[str, Any] = {"prompts": ["the film is"], "max_tokens": 8, **GREEDY}
     offers, expected = [], []
     for seed in range(2):
-        offer, text = trained_adapter(folder, spec["model"]["args"], seed, asked)
+        offer, text = trained_adapter(folder, spec["model"]["args"], seed, body)
         offers.append(offer)
         expected.append(text)
     with served(folder, spec) as model:
-        plain = model.ask("complete", **asked)["choices"][0]["text"]
-        answers = [model.ask("complete", adapter=offer, **asked)["choices"][0]["text"] for offer in offers * 2]
-        again = model.ask("complete", **asked)["choices"][0]["text"]
+        plain = model.ask("complete", **body)["choices"][0]["text"]
+        answers = [model.ask("complete", adapter=offer, **body)["choices"][0]["text"] for offer in offers * 2]
+        again = model.ask("complete", **body)["choices"][0]["text"]
         wrong = offers[0].model_copy(update={"id": "ckpt_wrong", "manifest_sha256": "0" * 64})
-        refused = model.last(model.send("complete", adapter=wrong, **asked))
+        refused = model.last(model.send("complete", adapter=wrong, **body))
 
     assert answers == expected * 2
     assert len({plain, *expected}) == 3
@@ -481,7 +481,7 @@ def test_several_adapters_answer_from_one_loaded_base(folder: Path, gpt: ServedM
     assert refused.kind is AnswerPieceKind.AGAIN
 
 
-def trained_adapter(folder: Path, model: dict[str, Any], seed: int, asked: dict[str, Any]) -> tuple[AdapterOffer, str]:
+def trained_adapter(folder: Path, model: dict[str, Any], seed: int, body: dict[str, Any]) -> tuple[AdapterOffer, str]:
     """Saves random adapters as a checkpoint. Returns its offer, and the answer of a session with these adapters."""
     with served(folder, {**GPT, "model": {"use": "hf/causal-lm", "args": model}}) as own:
         generator = torch.Generator().manual_seed(seed)
@@ -490,7 +490,7 @@ def trained_adapter(folder: Path, model: dict[str, Any], seed: int, asked: dict[
                 weights.data = torch.randn(weights.shape, generator=generator)
         parent = folder / "jobs" / f"adapter-{seed}"
         saved = commit(parent, 1, lambda place: own.model.trainer.save_model(str(place)), {})
-        text = own.ask("complete", **asked)["choices"][0]["text"]
+        text = own.ask("complete", **body)["choices"][0]["text"]
     path = str(saved.path.relative_to(folder))
     return AdapterOffer(id=f"ckpt_{seed}", path=path, manifest_sha256=saved.manifest_sha256), text
 
@@ -515,9 +515,9 @@ def test_an_idle_session_ends_when_another_job_waits_for_its_slot(
 
 
 def test_a_busy_session_keeps_its_slot_for_a_limited_time_if_a_job_waits() -> None:
-    def is_over(at: float, *, last: float | None, wanted: Sequence[float] = (0.0,)) -> bool:
+    def is_over(at: float, *, last: float | None, wanted_at: Sequence[float] = (0.0,)) -> bool:
         slot = session.Slot()
-        for time in wanted:
+        for time in wanted_at:
             slot.wanted(time)
         return slot.must_be_free(at, last)
 
@@ -525,7 +525,7 @@ def test_a_busy_session_keeps_its_slot_for_a_limited_time_if_a_job_waits() -> No
     assert is_over(3.0, last=1.0), "no request came for two seconds"
     assert not is_over(3.0, last=2.9), "a client still sends one request after the other"
     assert not is_over(3.0, last=None), "the first request of the session has not come yet"
-    assert is_over(35.5, last=35.4, wanted=repeated), "requests keep coming, but its time is used up"
+    assert is_over(35.5, last=35.4, wanted_at=repeated), "requests keep coming, but its time is used up"
     assert not is_over(35.5, last=1.0), "no job has waited for the slot since second 0"
-    assert not is_over(36.0, last=35.9, wanted=[0.0, 35.0]), "the second job has waited for one second only"
-    assert not is_over(3.0, last=1.0, wanted=()), "no job waits for the slot"
+    assert not is_over(36.0, last=35.9, wanted_at=[0.0, 35.0]), "the second job has waited for one second only"
+    assert not is_over(3.0, last=1.0, wanted_at=()), "no job waits for the slot"

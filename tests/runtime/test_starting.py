@@ -66,15 +66,15 @@ def node(tmp_path: Path) -> StartingNode:
 
 
 @pytest.mark.parametrize(
-    ("asked", "weights_only"),
+    ("options", "weights_only"),
     [({}, False), ({"mode": "weights"}, True), ({"data": {"eval": "toy/regression"}}, True)],
 )
 def test_an_attempt_starts_from_the_checkpoint_of_another_job(
-    node: StartingNode, asked: Any, weights_only: bool
+    node: StartingNode, options: Any, weights_only: bool
 ) -> None:
     offer = node.save()
 
-    result = node.starting_point(offer, job=OTHER, checkpoint=CKPT, **asked)
+    result = node.starting_point(offer, job=OTHER, checkpoint=CKPT, **options)
 
     assert result == StartingPoint(str(node.artifacts / offer.path), weights_only)
     assert isinstance(result.folder, Verified)
@@ -153,14 +153,14 @@ def test_the_best_starting_checkpoint_is_kept_while_the_job_trains(node: Startin
     node.emit.peers = OneProcess()
     looks, state = SimpleNamespace(load_best_model_at_end=True), TrainerState(best_model_checkpoint=str(best))
     KeepBest(own, node.emit).on_train_begin(looks, state, TrainerControl())
-    gone = TrainerState(best_model_checkpoint=str(best))
+    late_state = TrainerState(best_model_checkpoint=str(best))
     shutil.rmtree(best)
-    KeepBest(late, node.emit).on_train_begin(looks, gone, TrainerControl())
+    KeepBest(late, node.emit).on_train_begin(looks, late_state, TrainerControl())
 
-    kept = Path(str(state.best_model_checkpoint))
-    assert kept.is_relative_to(own.folder)
-    assert (kept / "weights").exists()
-    assert gone.best_model_checkpoint is None
+    best_checkpoint = Path(str(state.best_model_checkpoint))
+    assert best_checkpoint.is_relative_to(own.folder)
+    assert (best_checkpoint / "weights").exists()
+    assert late_state.best_model_checkpoint is None
     assert "the other job's best checkpoint, checkpoint-5, cannot be copied" in node.notes[-1]
 
 
@@ -202,7 +202,7 @@ def test_weights_that_cannot_be_averaged_are_loaded_with_a_note(
 ) -> None:
     rates = {"lr": 0.05}
     optim: Any = {} if why == "named" else {"optim": "schedule_free_adamw"}
-    named: Any = [
+    groups: Any = [
         NamedOptimizer("first", [r"^layers\.0"], use=AdamWScheduleFree, args=rates),
         NamedOptimizer("others", [r"^layers\.[1-9]"], use=SGDScheduleFree, args=rates),
     ]
@@ -211,7 +211,7 @@ def test_weights_that_cannot_be_averaged_are_loaded_with_a_note(
         save_only_model=why == "only the model", **optim,
     )  # fmt: skip
     trained = Trainer(toy.mlp(), args, train_dataset=toy.classification(n=64),
-                      optimizers=named if why == "named" else (None, None))  # fmt: skip
+                      optimizers=groups if why == "named" else (None, None))  # fmt: skip
     trained.train()
     start, notes = StartingPoint(str(tmp_path / "checkpoint-1"), weights_only=True), list[str]()
     served = Trainer(toy.mlp(), TrainingArguments(str(tmp_path / "served")))

@@ -54,9 +54,9 @@ def test_a_stop_text_of_many_bytes_ends_a_text(of_bytes: Any) -> None:
 
 
 def test_a_text_that_continues_a_prompt_keeps_the_space_before_its_first_word(of_words: Any) -> None:
-    _, upon, a, time = of_words("once upon a time")["input_ids"]
+    _, last, a, time = of_words("once upon a time")["input_ids"]
 
-    assert text_of(of_words, [a, time], prompt_end=(upon,)).whole() == " a time"
+    assert text_of(of_words, [a, time], prompt_end=(last,)).whole() == " a time"
     assert text_of(of_words, [a, time]).whole() == "a time"
 
 

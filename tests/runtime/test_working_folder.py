@@ -62,11 +62,11 @@ def test_an_executable_file_of_an_uploaded_folder_can_be_run_by_the_script(tmp_p
         (code / name).write_text("#!/bin/sh\necho ran\n")
         (code / name).chmod(mode)
     archive = bundles.packed(code)
-    stored = tmp_path / layout.bundle_file(sha256(archive).hexdigest())
-    stored.parent.mkdir()
-    stored.write_bytes(archive)
+    bundle = tmp_path / layout.bundle_file(sha256(archive).hexdigest())
+    bundle.parent.mkdir()
+    bundle.write_bytes(archive)
 
-    unpacked = unpack(stored.stem, tmp_path, tmp_path / "scratch")
+    unpacked = unpack(bundle.stem, tmp_path, tmp_path / "scratch")
     lay_out(unpacked, tmp_path / "attempt")
 
     modes = {path.name: path.stat().st_mode & 0o777 for path in files_in(unpacked.folder)}
@@ -83,9 +83,9 @@ def test_files_that_a_script_writes_become_outputs_and_files_of_the_bundle_do_no
         (folder / name).write_text(name)
     (folder / "link").symlink_to("/etc/hostname")
 
-    said = keep_outputs(folder, folder.parent / "code.zip")
+    notes = keep_outputs(folder, folder.parent / "code.zip")
 
-    assert said == []
+    assert notes == []
     assert outputs(folder) == {
         "conf/ds.json": "changed",
         "model.pt": "model.pt",
@@ -106,10 +106,10 @@ def test_a_file_in_outputs_takes_precedence_over_a_file_in_the_working_folder(fo
     (folder / "outputs/a.txt").write_text("outputs")
     (folder / "a.txt").write_text("beside")
 
-    (said,) = keep_outputs(folder, folder.parent / "code.zip")
+    (note,) = keep_outputs(folder, folder.parent / "code.zip")
 
-    assert "outputs/ has another file" in said
-    assert said.endswith(": a.txt")
+    assert "outputs/ has another file" in note
+    assert note.endswith(": a.txt")
     assert outputs(folder) == {"a.txt": "outputs"}
 
 
@@ -122,7 +122,7 @@ def test_files_above_the_output_limit_are_counted_in_the_note(
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text("x")
 
-    (said,) = keep_outputs(folder, folder.parent / "code.zip")
+    (note,) = keep_outputs(folder, folder.parent / "code.zip")
 
-    assert said.startswith("1 files of the working folder are not among the outputs")
+    assert note.startswith("1 files of the working folder are not among the outputs")
     assert outputs(folder) == {"deep/a": "x", "table": "x"}
