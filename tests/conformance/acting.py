@@ -202,8 +202,8 @@ class Worker:
         )  # fmt: skip
 
     def ask_again(self) -> Grant | Denial:
-        asked = self.claim_message()
-        return self.stage.write(lambda conn: grant(conn, asked, self.stage.now, self.stage.settings))
+        message = self.claim_message()
+        return self.stage.write(lambda conn: grant(conn, message, self.stage.now, self.stage.settings))
 
     def beat(self) -> AttemptReply:
         self.number += 1

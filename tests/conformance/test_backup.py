@@ -93,21 +93,21 @@ def a_stage(url: str) -> Iterator[Stage]:
 @contextmanager
 def logging(worker: Worker) -> Iterator[None]:
     """Sends a few hundred logs per second until the block ends, with pauses that leave CPU time to the backup."""
-    over, written = threading.Event(), threading.Event()
+    is_over, is_written = threading.Event(), threading.Event()
 
     def go_on() -> None:
-        while not over.is_set():
+        while not is_over.is_set():
             worker.logs(len(worker.journal))
-            written.set()
-            over.wait(0.005)
+            is_written.set()
+            is_over.wait(0.005)
 
     writer = threading.Thread(target=go_on)
     writer.start()
     try:
-        assert written.wait(20)
+        assert is_written.wait(20)
         yield
     finally:
-        over.set()
+        is_over.set()
         writer.join()
 
 
@@ -130,10 +130,10 @@ def test_rows_unchanged_during_a_backup_are_restored_exactly(story: Story) -> No
 
 
 def test_events_written_during_a_backup_are_restored_without_gaps(story: Story) -> None:
-    kept = story.restored.events(story.job)
+    restored_events = story.restored.events(story.job)
 
-    assert [event.no for event in kept] == list(range(1, story.restored.job(story.job).last_no + 1))
-    assert kept == story.stage.events(story.job)[: len(kept)]
+    assert [event.no for event in restored_events] == list(range(1, story.restored.job(story.job).last_no + 1))
+    assert restored_events == story.stage.events(story.job)[: len(restored_events)]
     assert story.before["events"] != story.after["events"], "no event was written during the backup"
 
 
@@ -143,11 +143,11 @@ def test_an_attempt_that_began_after_the_backup_is_stopped(story: Story) -> None
         worker.stage = story.restored
         worker.says_running()
         worker.finishes()
-        reply, heard = worker.beat(), worker.send()
+        reply, received = worker.beat(), worker.send()
 
         assert (reply.superseded, reply.closed) == (True, True)
-        assert heard.watermarks == {(worker.job, worker.attempt, 0): len(worker.journal)}
-        assert heard.counts.events_stored == 0
+        assert received.watermarks == {(worker.job, worker.attempt, 0): len(worker.journal)}
+        assert received.counts.events_stored == 0
     assert story.restored.job(story.job).state is JobState.RUNNING
 
 
@@ -180,9 +180,9 @@ def test_a_backup_omits_a_checkpoint_that_is_being_written(home: Path) -> None:
 def test_a_backup_succeeds_if_a_checkpoint_is_deleted_meanwhile(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
-    def once_all_is_gone(*given: Any, **options: Any) -> None:
+    def once_all_is_gone(*args: Any, **options: Any) -> None:
         shutil.rmtree(home / "artifacts/jobs", ignore_errors=True)
-        link(*given, **options)
+        link(*args, **options)
 
     monkeypatch.setattr(os, "link", once_all_is_gone)
     assert backed_up(home, home.parent / "b") == set()
@@ -197,7 +197,7 @@ def test_a_backup_copies_files_if_hard_links_are_impossible(home: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("settings", "to", "said"),
+    ("settings", "to", "sentence"),
     [
         ({}, "home", "home, because it exists"),
         ({}, "home/artifacts/backup", "lies in the artifact store"),
@@ -207,11 +207,11 @@ def test_a_backup_copies_files_if_hard_links_are_impossible(home: Path, monkeypa
     ],
 )
 def test_a_failed_backup_names_the_reason_and_leaves_no_files(
-    home: Path, settings: dict[str, Any], to: str, said: str
+    home: Path, settings: dict[str, Any], to: str, sentence: str
 ) -> None:
     before = sorted(home.parent.rglob("*"))
 
-    with pytest.raises(CannotBackUp, match=said) as error:
+    with pytest.raises(CannotBackUp, match=sentence) as error:
         back_up(ServiceSettings(home=home, **settings), home.parent / to)
 
     assert error.value.hint
@@ -220,10 +220,10 @@ def test_a_failed_backup_names_the_reason_and_leaves_no_files(
 
 
 def test_backup_needs_a_folder_and_other_commands_refuse_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, said in (
+    for arguments, sentence in (
         (["backup"], "python -m service backup FOLDER"),
         (["all", "b"], "the role 'all' takes no folder, and 'b' was given"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)
-        assert said in capsys.readouterr().err
+        assert sentence in capsys.readouterr().err

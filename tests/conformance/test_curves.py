@@ -46,13 +46,13 @@ def drawn(stage: Stage, job: JobId, *names: str, points: int = 1000, everything:
     return stage.read(lambda conn: series(conn, job, names, points, everything=everything))
 
 
-def xy(one: Series) -> tuple[list[Any], list[Any]]:
-    return list(one.x), ["NaN" if math.isnan(y) else y for y in one.y]
+def xy(curve: Series) -> tuple[list[Any], list[Any]]:
+    return list(curve.x), ["NaN" if math.isnan(y) else y for y in curve.y]
 
 
-def begins(one: Series) -> list[tuple[int, int]]:
+def begins(curve: Series) -> list[tuple[int, int]]:
     """Returns each attempt with the index of its first point."""
-    return [(begun.attempt, begun.first) for begun in one.attempts]
+    return [(begun.attempt, begun.first) for begun in curve.attempts]
 
 
 def next_attempt(stage: Stage, job: JobId, worker: Worker, fails: str = "crashed") -> Worker:
@@ -125,16 +125,16 @@ def test_a_range_of_steps_shows_points_that_the_whole_curve_leaves_out(stage: St
     send_logs(worker, [{"loss": value} for value in values])
     send_logs(next_attempt(stage, job, worker), [{"loss": 9.0}] * 5, first_step=4501)
 
-    def shown(first: int | None, last: int | None, points: int) -> Series:
+    def part(first: int | None, last: int | None, points: int) -> Series:
         return stage.read(lambda conn: series(conn, job, ["loss"], points, steps=Steps(first, last)))[0]
 
-    few = shown(1001, 1100, 100)
+    few = part(1001, 1100, 100)
     assert xy(few) == (list(range(1001, 1101)), values[1000:1100])
     assert (few.exact, few.count, few.left_out) == (True, len(values) + 5, len(values) - 4500)
-    assert xy(shown(4499, None, 10)) == ([4499, 4500, 4501, 4502, 4503, 4504, 4505], [*values[4498:4500], *[9.0] * 5])
-    assert xy(shown(5000, None, 10)) == xy(shown(None, 0, 10)) == ([], [])
+    assert xy(part(4499, None, 10)) == ([4499, 4500, 4501, 4502, 4503, 4504, 4505], [*values[4498:4500], *[9.0] * 5])
+    assert xy(part(5000, None, 10)) == xy(part(None, 0, 10)) == ([], [])
     for first, last in ((100, 4400), (65, 4160), (500, 1700), (1, 4500)):
-        xs, ys = xy(shown(first, last, 200))
+        xs, ys = xy(part(first, last, 200))
         assert (xs[0], xs[-1], len(xs) <= 200) == (first, last, True)
         inside = values[first - 1 : last]
         assert (min(ys), max(ys)) == (min(inside), max(inside))

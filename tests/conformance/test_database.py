@@ -79,16 +79,16 @@ async def test_inserts_of_one_batch_are_sent_together_and_a_wrong_one_fails_alon
 
 
 async def test_no_write_of_many_concurrent_writers_is_lost(db: Database) -> None:
-    wanted = [f"{number:03}" for number in range(300)]
+    names = [f"{number:03}" for number in range(300)]
 
-    assert await asyncio.gather(*(db.write(keep(key)) for key in wanted)) == wanted
-    assert kept(db) == wanted
+    assert await asyncio.gather(*(db.write(keep(key)) for key in names)) == names
+    assert kept(db) == names
 
 
 async def test_a_cancelled_write_does_not_affect_other_writes(db: Database) -> None:
-    gone = asyncio.create_task(db.write(keep("gone")))
+    cancelled = asyncio.create_task(db.write(keep("gone")))
     await asyncio.sleep(0)
-    gone.cancel()
+    cancelled.cancel()
 
     assert await db.write(keep("here")) == "here"
     assert "here" in kept(db)

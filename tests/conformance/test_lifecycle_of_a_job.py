@@ -398,17 +398,17 @@ def test_a_job_lost_three_times_without_a_checkpoint_fails_as_poison(stage: Stag
 
 def test_a_failed_job_is_counted_once_under_the_reason_that_it_shows(stage: Stage) -> None:
     once = {"max_attempts": 1}
-    (said, said_worker), (silent, _), (restarted, node) = (stage.running(retry=once) for _ in range(3))
+    (reported, reporting_worker), (silent, _), (restarted, node) = (stage.running(retry=once) for _ in range(3))
     stage.rescue()
 
-    counted = [+said_worker.fails("error").counts.jobs_failed]
+    counted = [+reporting_worker.fails("error").counts.jobs_failed]
     counted += [+stage.beat_node(node.node, boot="boot-2").counts.jobs_failed]
     stage.later(SETTINGS.lease_seconds + 1)
     counted += [+stage.rescue().counts.jobs_failed, +stage.rescue().counts.jobs_failed]
 
-    shown = [stage.job(job).reason for job in (said, restarted, silent)]
-    assert counted == [{shown[0]: 1}, {shown[1]: 1}, {shown[2]: 1}, {}]
-    assert {stage.job(job).state for job in (said, silent, restarted)} == {JobState.FAILED}
+    reasons = [stage.job(job).reason for job in (reported, restarted, silent)]
+    assert counted == [{reasons[0]: 1}, {reasons[1]: 1}, {reasons[2]: 1}, {}]
+    assert {stage.job(job).state for job in (reported, silent, restarted)} == {JobState.FAILED}
 
 
 def test_a_job_whose_lost_attempts_save_new_checkpoints_is_not_poison(stage: Stage) -> None:

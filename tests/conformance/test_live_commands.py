@@ -26,8 +26,8 @@ def ask(stage: Stage, job: JobId, **wish: Any) -> int:
     return stage.write(lambda conn: do(conn, "default", job, Do(**wish), stage.now, by="me")).last_no
 
 
-def does(worker: Worker, asked: int, step: int, status: str = "done", **says: Any) -> None:
-    data = {"status": status, "message": "", "asked": asked, **says}
+def does(worker: Worker, number: int, step: int, status: str = "done", **says: Any) -> None:
+    data = {"status": status, "message": "", "asked": number, **says}
     worker.send(worker.write(Kind.DO, data, step))
 
 
@@ -51,42 +51,42 @@ def test_a_command_is_in_heartbeat_replies_until_received_and_pushed_until_done(
     job, worker = stage.running()
     first, second = ask(stage, job, save=True), ask(stage, job, set=SLOWER)
 
-    heard = [command.no for command in worker.beat().commands]
+    first_numbers = [command.no for command in worker.beat().commands]
     worker.last_command = first
-    then = [command.no for command in worker.beat().commands]
+    next_numbers = [command.no for command in worker.beat().commands]
 
-    assert (heard, then) == ([first, second], [second])
+    assert (first_numbers, next_numbers) == ([first, second], [second])
     assert pushed_commands(stage) == [[first, second]]
     does(worker, first, 7, save=True)
     assert pushed_commands(stage) == [[second]]
     does(worker, second, 7, set={"learning_rate": {"from": 1, "to": 1e-5}})
     assert pushed_commands(stage) == []
-    asked = json.loads(stage.events(job, ["do"])[0].data)
-    assert (asked["status"], asked["by"], asked["save"]) == ("asked", "me", True)
+    request = json.loads(stage.events(job, ["do"])[0].data)
+    assert (request["status"], request["by"], request["save"]) == ("asked", "me", True)
 
 
 def test_the_next_attempt_gets_changed_arguments_but_no_finished_save(stage: Stage) -> None:
     job, worker = stage.running()
-    asked = ask(stage, job, save=True, set={**SLOWER, "max_steps": 2})
-    does(worker, asked, 7, save=True, set={"learning_rate": {"from": 1, "to": 1e-5}}, refused={"max_steps": "late"})
+    number = ask(stage, job, save=True, set={**SLOWER, "max_steps": 2})
+    does(worker, number, 7, save=True, set={"learning_rate": {"from": 1, "to": 1e-5}}, refused={"max_steps": "late"})
     waiting = ask(stage, job, save=True)
     worker.fails()
 
-    assert next_attempt(stage, job) == [Command(no=asked, set=SLOWER, step=7), Command(no=waiting, save=True)]
+    assert next_attempt(stage, job) == [Command(no=number, set=SLOWER, step=7), Command(no=waiting, save=True)]
 
 
 def test_a_repeated_or_late_report_of_a_command_changes_nothing(stage: Stage) -> None:
     job, worker = stage.running()
-    asked = ask(stage, job, set=SLOWER)
+    number = ask(stage, job, set=SLOWER)
     worker.fails()
     stage.place()
     again = stage.claim(job)
     again.says_running()
 
-    does(worker, asked, 7, set={"learning_rate": {"from": 1, "to": 2}})
+    does(worker, number, 7, set={"learning_rate": {"from": 1, "to": 2}})
     assert [command.step for command in again.beat().commands] == [None]
-    does(again, asked, 9, set={"learning_rate": {"from": 1, "to": 1e-5}})
-    does(again, asked, 11, "again", set={"learning_rate": {"from": 1, "to": 1e-5}})
+    does(again, number, 9, set={"learning_rate": {"from": 1, "to": 1e-5}})
+    does(again, number, 11, "again", set={"learning_rate": {"from": 1, "to": 1e-5}})
     again.fails()
 
     assert [command.step for command in next_attempt(stage, job)] == [9]
@@ -95,9 +95,9 @@ def test_a_repeated_or_late_report_of_a_command_changes_nothing(stage: Stage) ->
 def test_training_cannot_report_a_change_that_no_user_requested(stage: Stage) -> None:
     """A user's code can write to the same socket as the training loop."""
     job, worker = stage.running()
-    asked = ask(stage, job, set=SLOWER)
+    number = ask(stage, job, set=SLOWER)
 
-    does(worker, asked, 7, set={"max_steps": {"from": 1, "to": 2}}, evaluate=True)
+    does(worker, number, 7, set={"max_steps": {"from": 1, "to": 2}}, evaluate=True)
     does(worker, 999, 7, set=SLOWER)
     worker.fails()
 
@@ -107,12 +107,12 @@ def test_training_cannot_report_a_change_that_no_user_requested(stage: Stage) ->
 @pytest.mark.own_statement
 def test_a_job_that_succeeds_reports_commands_that_it_did_not_carry_out(stage: Stage) -> None:
     job, worker = stage.running()
-    asked = ask(stage, job, save=True)
+    number = ask(stage, job, save=True)
 
     worker.finishes()
 
     dropped = json.loads(stage.events(job, ["do"])[-1].data)
-    assert (dropped["status"], dropped["asked"]) == ("dropped", asked)
+    assert (dropped["status"], dropped["asked"]) == ("dropped", number)
     assert stage.read(lambda conn: commands.of_job(conn, job)) == []
     assert stage.states(job)[-1] == "succeeded"
 
@@ -120,7 +120,7 @@ def test_a_job_that_succeeds_reports_commands_that_it_did_not_carry_out(stage: S
 @pytest.mark.own_statement
 def test_a_command_survives_a_pause_and_a_resume_overrides_its_max_steps(stage: Stage) -> None:
     job, worker = stage.running()
-    asked = ask(stage, job, set={**SLOWER, "max_steps": 900})
+    number = ask(stage, job, set={**SLOWER, "max_steps": 900})
     stage.pause(job)
     worker.stops()
     with pytest.raises(Conflict) as refused:
@@ -130,7 +130,7 @@ def test_a_command_survives_a_pause_and_a_resume_overrides_its_max_steps(stage: 
     stage.resume(job, Resume(max_steps=500))
 
     assert stage.job(job).state is JobState.QUEUED
-    assert next_attempt(stage, job) == [Command(no=asked, set=SLOWER)]
+    assert next_attempt(stage, job) == [Command(no=number, set=SLOWER)]
 
 
 def test_a_stopping_job_gets_no_further_commands(stage: Stage) -> None:

@@ -181,10 +181,10 @@ def test_placement_is_planned_again_only_after_the_queue_or_a_node_has_changed(s
     job = stage.submit()
     assert stage.place() == [job]
     low = stage.submit()
-    seen = stage.read(plan_queue).queue_state
+    planned_state = stage.read(plan_queue).queue_state
 
     def is_new() -> bool:
-        return stage.read(lambda conn: plan_queue(conn, unless=seen)).is_new
+        return stage.read(lambda conn: plan_queue(conn, unless=planned_state)).is_new
 
     stage.submit()
     assert not is_new(), "it waits behind another of its shape, which cannot start"
@@ -194,10 +194,10 @@ def test_placement_is_planned_again_only_after_the_queue_or_a_node_has_changed(s
     assert not is_new()
     stage.submit(resources={"pool": "another"})
     assert is_new()
-    seen = stage.read(plan_queue).queue_state
+    planned_state = stage.read(plan_queue).queue_state
     stage.cancel(job)
     assert is_new(), "its slot is free"
-    seen = stage.read(plan_queue).queue_state
+    planned_state = stage.read(plan_queue).queue_state
     node = stage.read(nodes.all_nodes)[0].id
     stage.write(lambda conn: nodes.request_drain(conn, node, drain=True))
     assert is_new()

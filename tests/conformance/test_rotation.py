@@ -204,20 +204,20 @@ def test_a_checkpoint_folder_is_deleted_before_its_row_is_marked_deleted(stage: 
     worker = again(stage, first_attempt(stage))
     worker.says_running()
     worker.checkpoints(20)
-    going = stage.read(checkpoints.deleting)
-    folders = [tmp_path / path for _, path in going]
+    rows = stage.read(checkpoints.deleting)
+    folders = [tmp_path / path for _, path in rows]
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "weights").touch()
     remover = Remover()
-    assert remover.remove(tmp_path, going, 0.0) == [], "an artifact store without its probe is unavailable"
+    assert remover.remove(tmp_path, rows, 0.0) == [], "an artifact store without its probe is unavailable"
     (tmp_path / layout.PROBE).touch()
 
     # The second round stands for a new control, which repeats the work of a control that died.
     for _ in range(2):
-        assert remover.remove(tmp_path, going, 1.0) == going
+        assert remover.remove(tmp_path, rows, 1.0) == rows
     assert not any(folder.exists() for folder in folders)
-    stage.write(lambda conn: checkpoints.mark_deleted(conn, going))
+    stage.write(lambda conn: checkpoints.mark_deleted(conn, rows))
 
     assert list(kept(stage, worker.job).values()) == ["committed", "committed", "deleted", "deleted"]
     assert stage.read(checkpoints.deleting) == []
@@ -255,9 +255,9 @@ def test_rotation_does_not_follow_a_link_in_place_of_a_folder(stage: Stage, tmp_
     for name, aim in (("jobs/j/attempts/1", elsewhere.parent), ("jobs/j/attempts/2/checkpoint-5", elsewhere)):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).symlink_to(aim)
-    going = [(JobId("j"), "jobs/j/attempts/1/checkpoint-5"), (JobId("j"), "jobs/j/attempts/2/checkpoint-5")]
+    rows = [(JobId("j"), "jobs/j/attempts/1/checkpoint-5"), (JobId("j"), "jobs/j/attempts/2/checkpoint-5")]
 
-    assert Remover().remove(tmp_path, going, 0.0) == going
+    assert Remover().remove(tmp_path, rows, 0.0) == rows
     assert elsewhere.exists()
 
 
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_deleted_is_logged_once_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / layout.PROBE).touch()
-    going = [(JobId("j"), "jobs/j/attempts/1/checkpoint-5")]
+    rows = [(JobId("j"), "jobs/j/attempts/1/checkpoint-5")]
     remover, tried = Remover(), list[float]()
 
     def stays(clock: float) -> str:
@@ -274,17 +274,17 @@ def test_a_folder_that_cannot_be_deleted_is_logged_once_and_retried(
 
     for clock in range(3600):
         monkeypatch.setattr(remove_folders, "delete_folder", lambda *_, clock=clock: stays(clock))
-        assert remover.remove(tmp_path, going, clock) == []
+        assert remover.remove(tmp_path, rows, clock) == []
 
     assert tried == list(range(0, 3600, 60))
     assert remover.stuck == 1
-    [said] = caplog.messages
-    assert said.startswith(
+    [message] = caplog.messages
+    assert message.startswith(
         "jobs/j/attempts/1/checkpoint-5 is not needed any more and cannot be deleted: Permission denied"
     )
 
     monkeypatch.undo()
-    assert remover.remove(tmp_path, going, 9999.0) == going
+    assert remover.remove(tmp_path, rows, 9999.0) == rows
     assert remover.stuck == 0
 
 
@@ -312,9 +312,9 @@ def test_delete_folder_deletes_nothing_behind_a_link(tmp_path: Path) -> None:
 def test_only_what_interrupted_saves_have_left_is_deleted(tmp_path: Path) -> None:
     """A script may have hidden folders, such as .aim, and may put a link in place of its own folder."""
     attempt, elsewhere = tmp_path / "jobs/job_1/attempts/1", tmp_path / "elsewhere"
-    left = [attempt / ".tmp-checkpoint-10-00c0ffee", attempt / ".old-checkpoint-10-00c0ffee"]
+    leftovers = [attempt / ".tmp-checkpoint-10-00c0ffee", attempt / ".old-checkpoint-10-00c0ffee"]
     stay = [attempt / ".aim", attempt / "cache.tmp", elsewhere / ".tmp-checkpoint-10-00c0ffee"]
-    for folder in (*left, *stay):
+    for folder in (*leftovers, *stay):
         folder.mkdir(parents=True)
         os.utime(folder, (0, 0))
     (new := attempt / ".tmp-checkpoint-20-00c0ffee").mkdir()
@@ -322,4 +322,4 @@ def test_only_what_interrupted_saves_have_left_is_deleted(tmp_path: Path) -> Non
 
     prune_folders(tmp_path)
 
-    assert [folder.exists() for folder in (*left, *stay, new)] == [False] * 2 + [True] * 4
+    assert [folder.exists() for folder in (*leftovers, *stay, new)] == [False] * 2 + [True] * 4

@@ -34,30 +34,32 @@ def test_metrics_that_are_huge_texts_stay_in_events_and_out_of_the_jobs_row(stag
         huge = {f"text{n}": "x" * 60_000 for n in range(first, first + 15)}
         worker.send(worker.write(Kind.LOG, {"loss": 0.5, **huge}, first + 1))
 
-    shown = shown_job(stage, job)["metrics"]
+    metrics = shown_job(stage, job)["metrics"]
 
-    assert shown == {"loss": 0.5}
+    assert metrics == {"loss": 0.5}
     assert len(notes(stage, job)) == before + 1
     assert len(stage.events(job, ["log"])) == 20
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("metrics", "kept_names"),
     [
         ({"a": 1, "b": 0.5, "c": "x" * 200, "d": True}, ["a", "b", "c", "d"]),
         ({"a": [1], "b": {"c": 1}, "d": "x" * 201, "e" * 201: 1, "f": 2}, ["f"]),
         ({f"n{n}": n for n in range(600)}, [f"n{n}" for n in range(500)]),
     ],
 )
-def test_the_row_of_a_job_keeps_numbers_and_short_text(stage: Stage, said: dict[str, Any], kept: list[str]) -> None:
+def test_the_row_of_a_job_keeps_numbers_and_short_text(
+    stage: Stage, metrics: dict[str, Any], kept_names: list[str]
+) -> None:
     job, worker = stage.running()
     before = len(notes(stage, job))
 
-    worker.send(worker.write(Kind.EVAL, said, 1), worker.write(Kind.EVAL, said, 2))
+    worker.send(worker.write(Kind.EVAL, metrics, 1), worker.write(Kind.EVAL, metrics, 2))
     worker.send(worker.write(Kind.LOG, {"loss": 1.0}, 3))
 
-    assert list(shown_job(stage, job)["metrics"])[: len(kept)] == kept
-    assert len(notes(stage, job)) - before == (len(kept) < len(said))
+    assert list(shown_job(stage, job)["metrics"])[: len(kept_names)] == kept_names
+    assert len(notes(stage, job)) - before == (len(kept_names) < len(metrics))
 
 
 def test_the_names_and_texts_of_a_row_have_a_total_limit(stage: Stage) -> None:
@@ -97,5 +99,5 @@ def test_a_huge_result_is_cut_to_the_limit_of_the_row(stage: Stage) -> None:
 
     worker.ends("finished", result={"final": {"loss": 1.0}, "huge": "x" * 200_000, "last": 1})
 
-    shown = shown_job(stage, job)["result"]
-    assert set(shown) == {"final", "left_out"}
+    result = shown_job(stage, job)["result"]
+    assert set(result) == {"final", "left_out"}

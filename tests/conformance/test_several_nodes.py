@@ -45,9 +45,9 @@ def test_after_the_last_claim_the_other_nodes_get_the_rendezvous_at_once(stage: 
     part = stage.sources(job)[1]
     late = first.claim_message().model_copy(update={"claim": new_claim_id(), "node": part.node, "boot": part.boot})
 
-    heard = stage.write(lambda conn: answer(conn, [late], stage.now, stage.settings, stage.stop_left))
+    effects = stage.write(lambda conn: answer(conn, [late], stage.now, stage.settings, stage.stop_left))
 
-    replies = [message for _, message in heard.replies if isinstance(message, AttemptReply)]
+    replies = [message for _, message in effects.replies if isinstance(message, AttemptReply)]
     assert [(reply.claim, reply.rendezvous) for reply in replies] == [(first.claim, FIRST)]
 
 
@@ -189,16 +189,16 @@ def test_a_node_lost_before_its_claim_sends_the_job_back_to_the_queue_at_once(st
         stage.node(slots=1)
     job = stage.submit(nodes=2)
     stage.place()
-    first, gone = stage.claim(job, 0), stage.sources(job)[1]
+    first, lost_source = stage.claim(job, 0), stage.sources(job)[1]
     stage.rescue()
     stage.later(31)
     first.beat()
     stage.timers.renew(node_key(first.node, first.boot), 1, stage.clock)
-    assert gone.node in stage.rescue().nodes_lost
+    assert lost_source.node in stage.rescue().nodes_lost
     stage.rescue()
 
     row = stage.job(job)
     assert row.state is JobState.QUEUED
     assert (row.reason, row.failed_attempts) == (Reason.NOT_CLAIMED, 0)
-    assert f"heartbeat from {gone.node[-6:]}" in (row.message or "")
+    assert f"heartbeat from {lost_source.node[-6:]}" in (row.message or "")
     assert first.beat().superseded

@@ -97,12 +97,12 @@ def test_a_state_change_that_comes_too_late_changes_nothing(stage: Stage, guard:
     assert stage.job(job) == before
 
 
-def _listed(stage: Stage, limit: int, sort: Sort = "-created", **wanted: object) -> list[JobId]:
+def _listed(stage: Stage, limit: int, sort: Sort = "-created", **filters: object) -> list[JobId]:
     result: list[JobId] = []
     cursor = None
     while True:
         page = stage.read(
-            lambda conn: job_list.page(conn, JobFilter("default", **wanted), sort, cursor, limit)  # type: ignore[arg-type]
+            lambda conn: job_list.page(conn, JobFilter("default", **filters), sort, cursor, limit)  # type: ignore[arg-type]
         )
         assert len(page.rows) <= limit
         result += [row.id for row in page.rows]
@@ -191,15 +191,17 @@ def test_the_jobs_of_a_tag_in_many_states_are_listed_page_by_page(stage: Stage) 
 @pytest.mark.parametrize("states", [(), (JobState.SUCCEEDED,)])
 def test_a_page_of_a_tag_is_read_without_sorting_all_its_jobs(tmp_path: Path, states: tuple[JobState, ...]) -> None:
     """SQLite sorts all jobs unless the query rules this out. A page of 300,000 jobs with a tag took two seconds."""
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
     url = f"sqlite:///{tmp_path / 'footplate.db'}"
     bring_to_schema(url)
     db = Database(url, readers=1, writers=1)
 
     def plans(conn: Connection) -> str:
-        listen(conn, "before_cursor_execute", lambda *report: asked.append(report[2:4]))
+        listen(conn, "before_cursor_execute", lambda *report: statements.append(report[2:4]))
         job_list.page(conn, JobFilter("default", states=states, tag="x"))
-        return " ".join(str(conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {item}", how).all()) for item, how in asked[:])
+        return " ".join(
+            str(conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {item}", how).all()) for item, how in statements[:]
+        )
 
     try:
         result = db.read_now(plans)

@@ -76,8 +76,8 @@ class Lasting:
         self.process = self.start(**settings)
         self.node: NodeBeat = self.control.node()
 
-    def submit(self, **given: Any) -> str:
-        return self.control.submit(self.node, **given)
+    def submit(self, **options: Any) -> str:
+        return self.control.submit(self.node, **options)
 
     def close(self) -> None:
         self.control.end()

@@ -75,10 +75,10 @@ class FakeControl(threading.Thread):
     def node(self, name: str | None = None, within: float = 30) -> NodeBeat:
         """Waits until a node (with this name) has sent a heartbeat, and returns its newest one."""
 
-        def found() -> NodeBeat | None:
+        def newest_beat() -> NodeBeat | None:
             return next((node for node in list(self.nodes.values()) if name in (None, node.name)), None)
 
-        return until(found, within=within, what="a node sends a heartbeat", programs=self._programs())
+        return until(newest_beat, within=within, what="a node sends a heartbeat", programs=self._programs())
 
     def submit(self, node: NodeBeat, job: str | None = None, attempt: int = 1, **grant: Any) -> str:
         """Offers an attempt and sends its start message. `grant` contains fields of the grant and of the spec."""
@@ -103,22 +103,22 @@ class FakeControl(threading.Thread):
     def stop(self, job: str, because: str, mode: str = "checkpoint", within: float = 60.0) -> None:
         """Stops a job. The order is pushed at once, and repeated in the reply to every heartbeat."""
         self.stops[job] = Stop(because=because, mode=mode, within_seconds=within)  # type: ignore[arg-type]
-        for (granted, _), claim in list(self.granted.items()):
-            if granted == job:
+        for (job_id, _), claim in list(self.granted.items()):
+            if job_id == job:
                 self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, stop=self.stops[job]))
 
     def ask(self, job: str, command: Command, times: int = 1) -> None:
         """Pushes a command at once, and repeats it in replies to heartbeats until the worker confirms it."""
         self.commands[job] = command
-        for (granted, _), claim in list(self.granted.items()):
-            if granted == job:
+        for (job_id, _), claim in list(self.granted.items()):
+            if job_id == job:
                 for _ in range(times):
                     self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, commands=[command]))
 
     def of(self, job: str, kind: str | None = None, attempt: int = 1) -> list[dict[str, Any]]:
         """Returns the stored events of a job, in order."""
-        stored = dict(self.events.get((job, attempt), {}))
-        return [event for _, event in sorted(stored.items()) if kind in (None, event["kind"])]
+        events = dict(self.events.get((job, attempt), {}))
+        return [event for _, event in sorted(events.items()) if kind in (None, event["kind"])]
 
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         """Waits for the `done` event of a job, and returns its data. A timeout reports the last events of the job."""
@@ -158,8 +158,8 @@ class FakeControl(threading.Thread):
         while not self._ends.is_set():
             with suppress(redis_py.RedisError, OSError):
                 self.client.set(keys.EPOCH, "epoch", nx=True)
-                if popped := self.client.blpop([keys.INBOX], timeout=0.002):
-                    self._handle(TO_CONTROL.validate_json(popped[1]))
+                if item := self.client.blpop([keys.INBOX], timeout=0.002):
+                    self._handle(TO_CONTROL.validate_json(item[1]))
                 if not self.pauses.is_set():
                     self._ingest()
                 self._send_again()
@@ -223,12 +223,12 @@ class FakeControl(threading.Thread):
         entries = answer[keys.EVENTS.encode()][0] if isinstance(answer, dict) else answer[0][1]
         for entry, fields in entries:
             batch = json.loads(fields[b"batch"])
-            stored = self.events.setdefault((batch["job"], batch["attempt"]), {})
+            stored_step = self.events.setdefault((batch["job"], batch["attempt"]), {})
             for event in batch["events"]:
                 # The service stores events without gaps. An event after a gap will be sent again.
-                if event["seq"] > len(stored) + 1:
+                if event["seq"] > len(stored_step) + 1:
                     break
-                stored.setdefault(event["seq"], event)
+                stored_step.setdefault(event["seq"], event)
                 if event["kind"] == "checkpoint" and event["data"]["status"] == "committed":
                     last = self._last_saved.get((batch["job"], batch["attempt"]), 0)
                     self._last_saved[batch["job"], batch["attempt"]] = max(last, event["step"])
@@ -237,8 +237,8 @@ class FakeControl(threading.Thread):
                 mark = self._watermark(batch["job"], batch["attempt"])
                 self.client.set(keys.watermark(batch["job"], batch["attempt"], batch["source"]), mark)
                 self.client.xdel(keys.EVENTS, entry)
-                stored = self._stored_step(batch["job"], batch["attempt"])
-                self._push(keys.reply(batch["claim"]), AttemptReply(claim=batch["claim"], stored_step=stored))
+                stored_step = self._stored_step(batch["job"], batch["attempt"])
+                self._push(keys.reply(batch["claim"]), AttemptReply(claim=batch["claim"], stored_step=stored_step))
 
     def _watermark(self, job: str, attempt: int) -> int:
         # Stored events have no gap. A search for the largest number would take longer with every event.

@@ -43,10 +43,10 @@ def training_process(lasting: Lasting, job: str) -> int:
     """Waits for a process whose working folder is the job's folder, and returns its pid."""
     folder = str(lasting.start.artifacts / "jobs" / job)
 
-    def found() -> list[int]:
+    def pids() -> list[int]:
         return [pid for pid in children(lasting.process.pid) if os.readlink(f"/proc/{pid}/cwd").startswith(folder)]
 
-    return until(found, within=30, what=f"a process trains {job}")[0]
+    return until(pids, within=30, what=f"a process trains {job}")[0]
 
 
 def test_a_job_trains_and_reports_its_events(lasting: Lasting) -> None:
@@ -80,10 +80,10 @@ def test_evaluations_and_checkpoints_are_reported(lasting: Lasting) -> None:
     assert {"eval_loss", "eval_accuracy"} <= set(evals[0]["data"])
     assert [event["step"] for event in saved] == [2, 4, 6, 8]
     folders = {event["data"]["path"] for event in saved}
-    gone = {path for event in saved for path in event["data"]["deleted"]}
-    assert {path for path in folders if not (lasting.start.artifacts / path).exists()} == gone
+    deleted = {path for event in saved for path in event["data"]["deleted"]}
+    assert {path for path in folders if not (lasting.start.artifacts / path).exists()} == deleted
     # Kept are the newest checkpoint, and the one that was in SQL when the newest was saved.
-    assert len(folders - gone) == 2
+    assert len(folders - deleted) == 2
     assert done["had_checkpoint"] is True
     folder = lasting.start.artifacts / saved[-1]["data"]["path"]
     assert json.loads((folder / "manifest.json").read_text())["stamp"] == {"job": job, "attempt": 1, "fence": 1}
@@ -134,9 +134,9 @@ def test_a_command_sent_100_times_is_done_once_and_applies_to_later_attempts(las
 
     assert (done["step"], done["data"]["asked"], done["data"]["save"]) == (saved["step"], 7, True)
     assert len(lasting.control.of(job, "do")) == len(lasting.control.of(job, "checkpoint")) == 1
-    held = Command(no=7, set={"max_steps": saved["step"] + 3}, step=done["step"])
+    command = Command(no=7, set={"max_steps": saved["step"] + 3}, step=done["step"])
     lasting.submit(job=job, attempt=2, checkpoints=[offer_of(saved)], data=SLOW, training=ENDLESS,
-                   commands=[held.model_dump()])  # fmt: skip
+                   commands=[command.model_dump()])  # fmt: skip
     assert lasting.control.done(job, attempt=2)["result"]["steps"] == saved["step"] + 3
 
 
@@ -276,13 +276,13 @@ def test_an_unreadable_journal_does_not_stop_the_heartbeats_of_a_node(
     start_node: NodeStarter, control: FakeControl
 ) -> None:
     start_node.journals.mkdir(parents=True)
-    left = start_node.journals / "x.journal"
-    left.write_bytes(seal(b'{"job":"job_1","attempt":1,"fence":1,"claim":"c","from_the_future":1}'))
+    journal = start_node.journals / "x.journal"
+    journal.write_bytes(seal(b'{"job":"job_1","attempt":1,"fence":1,"claim":"c","from_the_future":1}'))
 
     start_node()
 
     assert control.node().unreadable == 1
-    assert not left.exists()
+    assert not journal.exists()
 
 
 def test_rotation_keeps_the_newest_checkpoint_that_was_acknowledged(lasting: Lasting) -> None:
@@ -300,12 +300,12 @@ def test_rotation_keeps_the_newest_checkpoint_that_was_acknowledged(lasting: Las
         names = control.of(job, "checkpoint")[-1]
         until(lambda: saved()[-1] >= names["step"] + 30, within=20, what="training saves while control is paused")
         names = control.of(job, "checkpoint")[-1]
-        left, is_there = saved(), (root / names["data"]["path"] / "manifest.json").exists()
+        steps, is_there = saved(), (root / names["data"]["path"] / "manifest.json").exists()
     finally:
         control.pauses.clear()
         control.stop(job, "cancel", mode="kill")
     assert is_there
-    assert len(left) <= 3
+    assert len(steps) <= 3
     assert control.done(job)["ending"] == "stopped"
 
 

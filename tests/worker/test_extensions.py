@@ -88,11 +88,11 @@ def test_building_an_extension_is_not_a_stall_and_happens_once(
     (tmp_path / "go").touch()
     assert node.control.done(building, within=60)["ending"] == "finished"
     assert compiled("ours") == 1
-    (left,) = node.start.folder.glob(f"**/extensions/{sha}/*/theirs/lock")
+    (lock,) = node.start.folder.glob(f"**/extensions/{sha}/*/theirs/lock")
     again, after = submit("ours"), submit("theirs")
     assert [node.control.done(job, within=60)["ending"] for job in (again, after)] == ["finished", "finished"]
     assert (compiled("ours"), compiled("theirs")) == (1, 2)
-    assert not left.exists()
+    assert not lock.exists()
 
 
 @pytest.fixture
@@ -104,12 +104,12 @@ def unpacked(tmp_path: Path) -> Callable[[str], Bundle]:
 def test_the_sources_of_each_attempt_have_the_same_path_and_time(
     unpacked: Callable[[str], Bundle], tmp_path: Path
 ) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
+    home = tmp_path / "kept"
+    home.mkdir()
 
-    first, other = copy_to_fixed_path(unpacked("a"), kept), copy_to_fixed_path(unpacked("b"), kept)
+    first, other = copy_to_fixed_path(unpacked("a"), home), copy_to_fixed_path(unpacked("b"), home)
 
-    assert first.folder == other.folder == kept / "code"
+    assert first.folder == other.folder == home / "code"
     assert {(path.name, path.stat().st_mtime) for path in first.folder.iterdir()} == {
         (name, UNPACKED_AT) for name in FILES
     }
@@ -119,9 +119,9 @@ def test_the_sources_of_each_attempt_have_the_same_path_and_time(
 def test_changed_sources_are_replaced_by_those_of_the_bundle(
     unpacked: Callable[[str], Bundle], tmp_path: Path, change: str
 ) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    source = copy_to_fixed_path(unpacked("a"), kept).folder / "twice.cpp"
+    home = tmp_path / "kept"
+    home.mkdir()
+    source = copy_to_fixed_path(unpacked("a"), home).folder / "twice.cpp"
     source.parent.chmod(0o755)
     if change == "add":
         source.with_name("more.py").write_text("")
@@ -132,7 +132,7 @@ def test_changed_sources_are_replaced_by_those_of_the_bundle(
     if change == "link":
         source.symlink_to("/dev/null")
 
-    place = copy_to_fixed_path(unpacked("b"), kept).folder
+    place = copy_to_fixed_path(unpacked("b"), home).folder
 
     assert {path.name: path.read_text() for path in place.iterdir()} == FILES
     assert not source.is_symlink()
@@ -147,12 +147,12 @@ def test_a_build_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     from torch.utils.file_baton import FileBaton
 
     path = str(tmp_path / "lock")
-    said, says = os.pipe()
+    read_end, write_end = os.pipe()
     if not (child := os.fork()):
         BuildLock(path).try_acquire()
-        os.write(says, b"x")
+        os.write(write_end, b"x")
         signal.pause()
-    assert os.read(said, 1) == b"x"
+    assert os.read(read_end, 1) == b"x"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
@@ -192,8 +192,8 @@ def test_a_build_suspends_the_stall_limit_for_a_limited_time(monkeypatch: pytest
     ticks: list[None] = []
     notes: list[str] = []
 
-    telling = BuildReporter(lambda: ticks.append(None), notes.append, every=0.001)
+    reporter = BuildReporter(lambda: ticks.append(None), notes.append, every=0.001)
 
-    until(lambda: not telling._thread.is_alive(), within=10, what="the reporter has sent all notes")
+    until(lambda: not reporter._thread.is_alive(), within=10, what="the reporter has sent all notes")
     assert (len(notes), ticks) == (1, [])
-    telling.end()
+    reporter.end()

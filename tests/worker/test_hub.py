@@ -72,14 +72,14 @@ class Attempt:
         is_for_another_user: bool,
     ) -> None:
         values = {"home": folder, "hub": "on", "hub_cache": folder / node, **settings}
-        asked = make_spec(**spec)
+        job_spec = make_spec(**spec)
         grant = Grant(
             job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), source=source, nodes=source + 1,
-            spec=asked.as_json(), lease_seconds=30, beat_seconds=2,
+            spec=job_spec.as_json(), lease_seconds=30, beat_seconds=2,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
         self.hub = FetchThread(
-            WorkerSettings(**values), grant, asked, self.wake, is_for_another_user=is_for_another_user
+            WorkerSettings(**values), grant, job_spec, self.wake, is_for_another_user=is_for_another_user
         )
         self.notes: list[dict[str, Any]] = []
         self.hub.fetch()
@@ -135,17 +135,17 @@ def attempt(tmp_path: Path) -> Iterator[Make]:
 def test_a_hub_model_is_fetched_without_files_that_could_run_code(hub: HubServer, attempt: Make) -> None:
     commit = hub.push("models/me/tiny", FILES)
 
-    got = attempt().ended()
+    result = attempt().ended()
 
-    assert got.commit == commit
-    folder = Path(got.hub.folders["hub://me/tiny@main"])
+    assert result.commit == commit
+    folder = Path(result.hub.folders["hub://me/tiny@main"])
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
         "config.json", "model.safetensors",
     ]  # fmt: skip
-    roots = Roots(folder, folder, None, got.hub.folders)
+    roots = Roots(folder, folder, None, result.hub.folders)
     assert Path(roots.resolve("hub://me/tiny")).samefile(folder)
-    assert [note["code"] for note in got.notes] == ["hub_pinned", "hub_fetched"]
-    assert TOKEN not in str(got.notes)
+    assert [note["code"] for note in result.notes] == ["hub_pinned", "hub_fetched"]
+    assert TOKEN not in str(result.notes)
 
 
 def test_the_model_and_the_rows_of_the_guides_spec_are_fetched(hub: HubServer, attempt: Make) -> None:
@@ -153,11 +153,11 @@ def test_the_model_and_the_rows_of_the_guides_spec_are_fetched(hub: HubServer, a
     hub.push("models/google-bert/bert-base-uncased", FILES)
     hub.push("datasets/stanfordnlp/sst2", {"data/train.jsonl": ROWS_BY_URL})
 
-    got = attempt(**json.loads(block)).ended()
+    result = attempt(**json.loads(block)).ended()
 
-    assert got.hub.failure is None
-    fetched = {path.name for folder in got.hub.folders.values() for path in Path(folder).rglob("*") if path.is_file()}
-    assert fetched == {"config.json", "model.safetensors", "train.jsonl"}
+    assert result.hub.failure is None
+    names = {path.name for folder in result.hub.folders.values() for path in Path(folder).rglob("*") if path.is_file()}
+    assert names == {"config.json", "model.safetensors", "train.jsonl"}
 
 
 def test_later_attempts_use_the_commit_of_the_first_without_a_request(
@@ -197,9 +197,9 @@ def test_a_named_commit_is_fetched_without_looking_it_up(hub: HubServer, attempt
     commit = hub.push("models/me/tiny", FILES)
     hub.push("models/me/tiny", {**FILES, "config.json": b"[]"})
 
-    got = attempt(model={"use": "hf/causal-lm", "args": {"path": f"hub://me/tiny@{commit}"}})
+    result = attempt(model={"use": "hf/causal-lm", "args": {"path": f"hub://me/tiny@{commit}"}})
 
-    assert got.commit == commit
+    assert result.commit == commit
     assert not [line for line in hub.asked if line.startswith(f"GET /api/models/me/tiny/revision/{commit}")]
 
 
@@ -207,12 +207,12 @@ def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) 
     rows = {f"data/{name}": b'{"x": 1}' for name in ("a.jsonl", "b.jsonl", "c.pkl")}
     hub.push("datasets/me/rows", {**rows, "other/d.jsonl": b"{}", "README.md": b"# Rows"})
 
-    got = attempt(data="hub://me/rows/data/*.jsonl").ended()
+    fetch = attempt(data="hub://me/rows/data/*.jsonl").ended()
 
-    roots = Roots(Path(), Path(), None, got.hub.folders)
+    roots = Roots(Path(), Path(), None, fetch.hub.folders)
     result = roots.matching("hub://datasets/me/rows/data/*.jsonl")
     assert [Path(item).name for item in result] == ["a.jsonl", "b.jsonl"]
-    (folder,) = got.hub.folders.values()
+    (folder,) = fetch.hub.folders.values()
     assert {path.name for path in Path(folder).rglob("*") if path.is_file()} == {"a.jsonl", "b.jsonl"}
 
 
@@ -241,10 +241,10 @@ def test_a_name_that_a_hub_does_not_have_is_reported(
     if wrong == "revision":
         spec = {"model": {"use": "hf/causal-lm", "args": {"path": "hub://me/tiny@v9"}}}
 
-    got = attempt(settings={"hub": "off"} if wrong == "off" else {}, **spec)
+    result = attempt(settings={"hub": "off"} if wrong == "off" else {}, **spec)
 
-    assert got.verdict[:2] == (reason, code)
-    assert says in got.verdict[2]
+    assert result.verdict[:2] == (reason, code)
+    assert says in result.verdict[2]
 
 
 def test_an_attempt_waits_for_an_unreachable_hub_and_then_fails_to_be_retried(
@@ -271,7 +271,7 @@ def test_files_fetched_by_root_are_readable_by_the_training_user(hub: HubServer,
     (tmp_path / "store").mkdir()
     before = os.umask(0o077)
     try:
-        got = attempt(settings={"artifacts": str(tmp_path / "store")}, is_for_another_user=True).ended()
+        result = attempt(settings={"artifacts": str(tmp_path / "store")}, is_for_another_user=True).ended()
         own = attempt(node="own", settings={"artifacts": str(tmp_path / "own-store")}).ended()
     finally:
         os.umask(before)
@@ -285,7 +285,7 @@ def test_files_fetched_by_root_are_readable_by_the_training_user(hub: HubServer,
     folders = [path for path in (tmp_path / "store").rglob("*") if path.is_dir()]
     assert [folder for folder in folders if not folder.stat().st_mode & 0o001] == []
     # Counter-check: if training runs as the node's own user, the umask applies.
-    assert own.commit == got.commit
+    assert own.commit == result.commit
     assert closed(tmp_path / "own")
 
 
@@ -300,24 +300,26 @@ def test_a_link_in_place_of_the_record_of_commits_is_not_followed(
     record.rename(elsewhere)
     record.symlink_to(elsewhere)
 
-    then = attempt(2).ended()
+    second = attempt(2).ended()
 
     assert first.hub.failure is None
-    assert isinstance(then.hub.failure, OSError)
-    assert not then.hub.folders
+    assert isinstance(second.hub.failure, OSError)
+    assert not second.hub.folders
 
 
 def test_a_cancelled_fetch_leaves_no_process(hub: HubServer, attempt: Make) -> None:
     hub.push("models/me/tiny", FILES)
     hub.hold()
     others = set(children(os.getpid()))
-    got = attempt()
+    running = attempt()
     until(lambda: hub.is_holding, within=30, what="the attempt fetches")
 
-    got.hub.close()
+    running.hub.close()
 
-    until(lambda: got.hub.is_idle and not set(children(os.getpid())) - others, within=30, what="the fetch has ended")
-    assert got.hub.failure is None
+    until(
+        lambda: running.hub.is_idle and not set(children(os.getpid())) - others, within=30, what="the fetch has ended"
+    )
+    assert running.hub.failure is None
 
 
 def test_the_record_of_commits_is_stored_in_the_bucket(hub: HubServer, attempt: Make, s3: S3Server) -> None:

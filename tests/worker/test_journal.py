@@ -71,16 +71,16 @@ def test_a_child_forked_while_a_journal_lock_is_checked_does_not_hold_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery's main thread forks the processes of its pool while the node's thread checks the journals."""
-    left = reopened(Journal.create(tmp_path, name(), 10))
-    left.close()
-    lives, held = os.pipe()
+    journal = reopened(Journal.create(tmp_path, name(), 10))
+    journal.close()
+    read_end, write_end = os.pipe()
     forked: list[int] = []
 
     def fork() -> None:
         forked.append(pid := os.fork())
         if not pid:
-            os.close(held)
-            os.read(lives, 1)
+            os.close(write_end)
+            os.read(read_end, 1)
             os._exit(0)
 
     def lock_and_fork(fd: int, how: int) -> None:
@@ -91,11 +91,11 @@ def test_a_child_forked_while_a_journal_lock_is_checked_does_not_hold_the_lock(
     flock, forking = fcntl.flock, threading.Thread(target=fork)
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "flock", lock_and_fork)
-        assert not is_owned(left.path)
+        assert not is_owned(journal.path)
     forking.join()
 
-    again = Journal.reopen(left.path)
-    os.close(held)
+    again = Journal.reopen(journal.path)
+    os.close(write_end)
     os.waitpid(forked[0], 0)
     assert again is not None
 

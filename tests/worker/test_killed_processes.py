@@ -171,9 +171,9 @@ def settled_pool(worker: Process, control: FakeControl) -> list[int]:
     The parent blocks until such a child has started its program, so a test that stops the child stops the node.
     """
     node = control.node().node
-    seen, beats = pool(worker), control.nodes[node].number
+    pids, beats = pool(worker), control.nodes[node].number
     worker.until(lambda: control.nodes[node].number > beats + 1, within=10, what="the node sends heartbeats")
-    return [pid for pid in pool(worker) if pid in seen]
+    return [pid for pid in pool(worker) if pid in pids]
 
 
 def test_an_idle_node_that_consumes_no_messages_restarts(start_node: NodeStarter, control: FakeControl) -> None:

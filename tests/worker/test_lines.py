@@ -72,9 +72,9 @@ def test_lines_above_the_rate_limit_are_counted_as_left_out() -> None:
     indexes += lines.read(b"")
 
     left_out = sum(event["data"].get("left_out", 0) for event in indexes)
-    kept = sum("left_out" not in event["data"] for event in indexes)
-    assert left_out + kept == 100_000
-    assert BURST_LINES <= kept < BURST_LINES + 1000
+    indexed = sum("left_out" not in event["data"] for event in indexes)
+    assert left_out + indexed == 100_000
+    assert BURST_LINES <= indexed < BURST_LINES + 1000
     assert "left out" in indexes[-1]["data"]["text"]
 
 

@@ -85,16 +85,16 @@ def test_a_service_restored_to_an_earlier_watermark_gets_the_missing_events(
     client.set(keys.EPOCH, "epoch")
     client.set(keys.watermark(grant.job, grant.attempt, 0), 3)
 
-    def sent() -> list[int]:
+    def sent_numbers() -> list[int]:
         client.delete(keys.EVENTS)
         sender.exchange(client)
         return [
             event["seq"] for _, entry in client.xrange(keys.EVENTS) for event in json.loads(entry[b"batch"])["events"]
         ]
 
-    assert sent() == [9, 10]
-    assert sent() == []
-    until(lambda: sent() == [4, 5, 6, 7, 8, 9, 10], what="events after the earlier watermark are sent again")
+    assert sent_numbers() == [9, 10]
+    assert sent_numbers() == []
+    until(lambda: sent_numbers() == [4, 5, 6, 7, 8, 9, 10], what="events after the earlier watermark are sent again")
 
 
 def test_unreadable_and_unsent_journals_are_deleted_after_a_week(redis: RedisServer, tmp_path: Path) -> None:

@@ -45,9 +45,9 @@ def test_boot_ids_sort_by_start_even_if_the_clock_is_set_back(
     assert boots == sorted(set(boots))
 
 
-@pytest.mark.parametrize("known", ["{}", '{"node": 7, "boot": 8}', '{"node": "node_1"}', "[1]", "", "no json"])
-def test_an_unreadable_identity_file_makes_a_new_node(tmp_path: Path, start: Callable[[], Node], known: str) -> None:
-    (tmp_path / "node.json").write_text(known)
+@pytest.mark.parametrize("text", ["{}", '{"node": 7, "boot": 8}', '{"node": "node_1"}', "[1]", "", "no json"])
+def test_an_unreadable_identity_file_makes_a_new_node(tmp_path: Path, start: Callable[[], Node], text: str) -> None:
+    (tmp_path / "node.json").write_text(text)
 
     made = start()
 

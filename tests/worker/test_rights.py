@@ -66,12 +66,12 @@ def home(tmp_path: Path) -> Path:
 
 def test_every_attempt_gets_its_own_user_if_such_users_can_enter_the_folders(home: Path) -> None:
     users = [USUAL.first, USUAL.last]
-    kept = [home / "artifacts" / name for name in ("bundles", "files")]
-    for folder in kept:
+    folders = [home / "artifacts" / name for name in ("bundles", "files")]
+    for folder in folders:
         folder.mkdir(parents=True)
         folder.chmod(PASSED_ONLY)
     assert chosen_rights(home, *open_ways(home.parent)) == {"uid": None, "users": users, "exposed": None}
-    assert sorted((home / "artifacts").iterdir()) == kept
+    assert sorted((home / "artifacts").iterdir()) == folders
     assert list((home / "node-1" / "extensions").iterdir()) == []
 
 
@@ -229,36 +229,36 @@ def test_two_attempts_never_hold_the_same_user(tmp_path: Path) -> None:
     third = reserve_user(USERS, tmp_path, JOB, 1, nodes=1)
     assert third is not None
     assert third.user == first.user
-    for held in (second, third):
-        os.close(held.lock)
+    for reservation in (second, third):
+        os.close(reservation.lock)
 
 
 def test_the_nodes_of_one_job_agree_on_its_user(tmp_path: Path) -> None:
-    held = [reserve_user(USERS, tmp_path / str(node), JOB, 1, nodes=2) for node in range(2)]
+    reservations = [reserve_user(USERS, tmp_path / str(node), JOB, 1, nodes=2) for node in range(2)]
 
-    assert len({entry.user.uid for entry in held if entry is not None}) == 1
+    assert len({entry.user.uid for entry in reservations if entry is not None}) == 1
     assert reserve_user(USERS, tmp_path / "0", JOB, 1, nodes=2) is None, "the user is already reserved on this machine"
-    for item in held:
+    for item in reservations:
         assert item is not None
         os.close(item.lock)
 
 
 def test_the_user_of_a_killed_attempt_owns_no_files_when_it_is_used_again(tmp_path: Path) -> None:
     users = UserRange(first=64_204, last=64_205)
-    held = reserve_user(users, tmp_path / "locks", JOB, 1, nodes=1)
-    assert held is not None
-    lent, left = tmp_path / "lent", Path("/dev/shm", f"left-{os.getpid()}")
+    reservation = reserve_user(users, tmp_path / "locks", JOB, 1, nodes=1)
+    assert reservation is not None
+    lent, shared_file = tmp_path / "lent", Path("/dev/shm", f"left-{os.getpid()}")
     lent.mkdir()
-    left.write_text("in memory")
-    for path in (lent, left):
-        os.chown(path, held.user.uid, held.user.gid)
-    held.lend([lent])
-    os.close(held.lock)
+    shared_file.write_text("in memory")
+    for path in (lent, shared_file):
+        os.chown(path, reservation.user.uid, reservation.user.gid)
+    reservation.lend([lent])
+    os.close(reservation.lock)
 
     again = reserve_user(users, tmp_path / "locks", JOB, 2, nodes=1)
 
     assert again is not None
-    assert again.user == held.user
+    assert again.user == reservation.user
     os.close(again.lock)
     assert lent.stat().st_uid == 0
-    assert not left.exists()
+    assert not shared_file.exists()

@@ -45,13 +45,13 @@ class Linked:
         self.process.sendall(AnswerPiece(id=name, kind=kind, data=data).model_dump_json().encode() + b"\n")
 
     def answer(self, name: str) -> AnswerPiece:
-        popped: Any = self.client.blpop([keys.serving_answer(name)], timeout=60)
-        assert popped is not None, f"no answer arrived for {name}"
-        return AnswerPiece.model_validate_json(popped[1])
+        item: Any = self.client.blpop([keys.serving_answer(name)], timeout=60)
+        assert item is not None, f"no answer arrived for {name}"
+        return AnswerPiece.model_validate_json(item[1])
 
     def pieces(self, name: str) -> list[bytes]:
-        stored: Any = self.client.lrange(keys.serving_answer(name), 0, -1)
-        return list(stored)
+        pieces: Any = self.client.lrange(keys.serving_answer(name), 0, -1)
+        return list(pieces)
 
     def end_process(self) -> None:
         self._lines.close()
@@ -78,12 +78,12 @@ def test_a_request_reaches_the_process_and_the_pieces_of_its_answer_are_sent(lin
 
 def test_a_request_with_an_adapter_reaches_the_process_after_the_adapter(linked: Linked) -> None:
     offer = AdapterOffer(id="ckpt_1", path="jobs/a/1/checkpoint-1", manifest_sha256="0" * 64)
-    asked_for, fetched = threading.Event(), threading.Event()
+    asked_for, is_fetched = threading.Event(), threading.Event()
 
     def fetch(adapter: AdapterOffer) -> threading.Event:
         assert adapter == offer
         asked_for.set()
-        return fetched
+        return is_fetched
 
     linked.link.fetch_adapter = fetch
     linked.ask("a", adapter=offer)
@@ -93,7 +93,7 @@ def test_a_request_with_an_adapter_reaches_the_process_after_the_adapter(linked:
     with pytest.raises(BlockingIOError):
         linked.process.recv(1)
     linked.process.settimeout(20)
-    fetched.set()
+    is_fetched.set()
 
     assert linked.next_request()["adapter"]["id"] == "ckpt_1"
 

@@ -60,13 +60,13 @@ class Attempt:
         self.root = folder / f"node-{number}-{source}"
         self.files = AttemptFiles(self.root, job, number)
         self.files.folder.mkdir(parents=True)
-        asked = JobSpec.parse(spec) if "loop" in spec else make_spec(**spec)
+        job_spec = JobSpec.parse(spec) if "loop" in spec else make_spec(**spec)
         grant = Grant(
-            job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), spec=asked.as_json(),
+            job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), spec=job_spec.as_json(),
             checkpoints=self.offers, lease_seconds=30, beat_seconds=2, source=source, nodes=nodes,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
-        self.shipping = ArtifactSync(store, grant, asked, self.root, self.wake)
+        self.shipping = ArtifactSync(store, grant, job_spec, self.root, self.wake)
         self.messages: list[JSON] = []
 
     def save(self, step: int, content: str = "weights", best: JSON | None = None, stage: int | None = None) -> JSON:
@@ -95,9 +95,9 @@ class Attempt:
         passed = self.shipping.hold_checkpoints(list(events))
         return [*passed, *(event for event in self.finish() if event["kind"] == "checkpoint" and event not in passed)]
 
-    def write_files(self, written: dict[str, str], *, is_lost: bool = False) -> None:
+    def write_files(self, texts: dict[str, str], *, is_lost: bool = False) -> None:
         """Writes files as a script does. Uploads them as the node does, unless the node is lost before."""
-        for name, text in written.items():
+        for name, text in texts.items():
             (self.files.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.files.folder / name).write_text(text)
         if not is_lost:
@@ -209,8 +209,8 @@ def test_an_adapter_of_another_job_is_fetched_once_for_a_session(
     session = attempt(2)
 
     assert session.shipping.fetch_adapter(adapter).wait(30)
-    fetched = session.root / offer.path
-    assert (fetched / "deep" / "model.safetensors").read_text() == "weights"
+    folder = session.root / offer.path
+    assert (folder / "deep" / "model.safetensors").read_text() == "weights"
     monkeypatch.setattr(RemoteStore, "read", lambda store, path: pytest.fail("the adapter is fetched again"))
     assert session.shipping.fetch_adapter(adapter).wait(30)
     missing = adapter.model_copy(update={"id": new_checkpoint_id(), "path": "jobs/none/1/checkpoint-1"})
@@ -314,10 +314,10 @@ def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
     began = second.starting_point()
 
     assert began == StartingPoint(str(second.root / older["data"]["path"]), is_own=True)
-    [said] = second.found
-    assert "checkpoint-20" in said
+    [sentence] = second.found
+    assert "checkpoint-20" in sentence
     if harm in ("flipped bits", "truncated", "missing file"):
-        assert NAMES[0] in said
+        assert NAMES[0] in sentence
 
 
 def _fetch_unchecked(self: ArtifactSync, offer: CheckpointOffer) -> bool:
@@ -410,16 +410,16 @@ def test_outputs_and_files_of_trackers_outlive_their_node(attempt: Make, store: 
     first.shipping.upload_outputs()
     first.finish()
 
-    sent = {file.path for file in store.files(first.files.relative(first.files.folder))}
-    assert sent == {
+    paths = {file.path for file in store.files(first.files.relative(first.files.folder))}
+    assert paths == {
         "outputs/model.safetensors", "outputs/tensorboard/events.1", "outputs/wandb/run-1.wandb",
         *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"]),
     }  # fmt: skip
     second = attempt(2, offer_of(event), report_to=["tensorboard"])
     second.starting_point()
-    left = second.root / layout.outputs_folder(first.job, 1)
-    assert (left / "tensorboard" / "events.1").read_text() == "curve"
-    assert (left / "wandb" / "run-1.wandb").read_text() == "offline"
+    output_folder = second.root / layout.outputs_folder(first.job, 1)
+    assert (output_folder / "tensorboard" / "events.1").read_text() == "curve"
+    assert (output_folder / "wandb" / "run-1.wandb").read_text() == "offline"
 
 
 @pytest.mark.parametrize("is_script", [True, False])
@@ -470,8 +470,8 @@ def test_a_script_starts_with_the_files_of_its_previous_attempt(attempt: Make) -
     second = attempt(2, **SCRIPT)
     second.fetch()
 
-    kept = {"state/step", "outputs/curve", *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"])}
-    assert second.contents().keys() == kept, "checkpoints that the script does not report are uploaded, too"
+    names = {"state/step", "outputs/curve", *(f"checkpoint-10/{name}" for name in [*NAMES, "manifest.json"])}
+    assert second.contents().keys() == names, "checkpoints that the script does not report are uploaded, too"
 
 
 def test_each_file_of_a_script_is_uploaded_once(
@@ -548,10 +548,10 @@ def test_the_best_checkpoint_is_fetched_too_if_it_will_be_loaded(attempt: Make, 
     newest = first.save(20, best=best)
     first.send(best, newest)
     item = {"eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 10}
-    wanted = {"data": {"train": "toy/regression", "eval": "toy/regression"}, "training": item}
-    wanted["training"]["load_best_model_at_end"] = True
+    spec = {"data": {"train": "toy/regression", "eval": "toy/regression"}, "training": item}
+    spec["training"]["load_best_model_at_end"] = True
 
-    second, third = attempt(2, offer_of(newest), offer_of(best), **wanted), attempt(3, offer_of(newest), offer_of(best))
+    second, third = attempt(2, offer_of(newest), offer_of(best), **spec), attempt(3, offer_of(newest), offer_of(best))
     second.starting_point()
     third.starting_point()
 

@@ -95,10 +95,10 @@ def test_a_commanded_save_and_evaluation_equal_scheduled_ones(tmp_path: Path, su
 
     command = Command(no=9, save=True, evaluate=True)
     never = {"eval_strategy": "no", "save_strategy": "no", "max_steps": 4}
-    asked, events = run(tmp_path / "asked", supervisor, SendAtStep(supervisor, 4, command), **never)
+    commanded, events = run(tmp_path / "asked", supervisor, SendAtStep(supervisor, 4, command), **never)
 
     assert events.names == by_itself.names
-    assert (asked, [checkpoint.step for checkpoint in events.checkpoints]) == (own, [4])
+    assert (commanded, [checkpoint.step for checkpoint in events.checkpoints]) == (own, [4])
     [message] = supervisor.read_events()
     assert message["data"] == {
         "status": "done",

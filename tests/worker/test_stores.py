@@ -49,10 +49,10 @@ def refused(made: UrlFiles, url: str) -> tuple[str, str]:
 
 
 def test_the_file_of_a_url_is_stored_by_its_sha256_and_downloaded_once(tmp_path: Path, store: FileServer) -> None:
-    kept = stores(tmp_path)
+    node_store = stores(tmp_path)
 
-    result = kept.fetch_newest(f"{store.url}/rows.jsonl?key=abc")
-    here = kept.fetch_pinned(f"{store.url}/rows.jsonl?key=abc", result)
+    result = node_store.fetch_newest(f"{store.url}/rows.jsonl?key=abc")
+    here = node_store.fetch_pinned(f"{store.url}/rows.jsonl?key=abc", result)
 
     assert result == sha256(ROWS).hexdigest()
     assert Path(here.folder) == tmp_path / "stores" / f"{result}.jsonl"
@@ -61,16 +61,16 @@ def test_the_file_of_a_url_is_stored_by_its_sha256_and_downloaded_once(tmp_path:
 
 
 def test_a_download_removes_what_killed_downloads_have_left(tmp_path: Path, store: FileServer) -> None:
-    kept = stores(tmp_path)
-    kept.folder.mkdir()
-    left, under_way = kept.folder / ".part-1", kept.folder / ".part-2"
-    for part in (left, under_way):
+    node_store = stores(tmp_path)
+    node_store.folder.mkdir()
+    leftover, under_way = node_store.folder / ".part-1", node_store.folder / ".part-2"
+    for part in (leftover, under_way):
         part.write_bytes(b"half")
-    os.utime(left, (0, 0))
+    os.utime(leftover, (0, 0))
 
-    digest = kept.fetch_newest(f"{store.url}/rows.jsonl")
+    digest = node_store.fetch_newest(f"{store.url}/rows.jsonl")
 
-    assert {file.name for file in kept.folder.iterdir()} == {under_way.name, f"{digest}.jsonl"}
+    assert {file.name for file in node_store.folder.iterdir()} == {under_way.name, f"{digest}.jsonl"}
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "9" * 5000])
@@ -110,14 +110,14 @@ def test_a_listed_host_that_resolves_to_a_private_address_is_refused(
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda name, *more, **how: real("127.0.0.1" if "meta" in name else name, *more, **how)
     )
-    named, url = Allowed(names=frozenset({host})), f"http://{host}:{store.server.server_port}/rows.jsonl"
-    code, message = refused(stores(tmp_path, named), url)
+    allowed, url = Allowed(names=frozenset({host})), f"http://{host}:{store.server.server_port}/rows.jsonl"
+    code, message = refused(stores(tmp_path, allowed), url)
     assert (code, store.asked) == ("store_refused", [])
     assert "127.0.0.1: not a public address" in message
 
     # Counter-check: without the check of the address, the file would be fetched.
     monkeypatch.setattr(module, "require_allowed", lambda *_: None)
-    assert stores(tmp_path, named).fetch_newest(url) == sha256(ROWS).hexdigest()
+    assert stores(tmp_path, allowed).fetch_newest(url) == sha256(ROWS).hexdigest()
 
 
 def test_a_public_host_is_requested_by_https_only() -> None:

@@ -16,15 +16,15 @@ def test_measured_cpu_use_never_exceeds_the_machines_cpus() -> None:
 
 
 def test_cpu_use_is_counted_per_process_even_if_a_pid_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, seen = [0.0], {(7, "1"): 3.0, (8, "1"): 900.0}
+    clock, cpu_seconds = [0.0], {(7, "1"): 3.0, (8, "1"): 900.0}
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(Usage, "_processes", lambda _: (dict(seen), 64.0))
+    monkeypatch.setattr(Usage, "_processes", lambda _: (dict(cpu_seconds), 64.0))
     watched = Usage(7, [])
 
     # A data worker has ended, and a new one has the same pid.
-    del seen[8, "1"]
-    seen |= {(7, "1"): 4.0, (8, "2"): 0.5}
+    del cpu_seconds[8, "1"]
+    cpu_seconds |= {(7, "1"): 4.0, (8, "2"): 0.5}
     clock[0] = 2.0
 
     assert watched.measure() == {"cpu_percent": 75.0, "memory_mb": 64.0, "processes": 2}

@@ -108,9 +108,9 @@ def test_a_forked_training_process_starts_within_milliseconds(lasting: Lasting) 
     for _ in range(5):
         lasting.control.done(lasting.submit(**SHORT))
 
-    took = [float(line.rpartition("forked in ")[2].split()[0]) for line in lasting.process.output.splitlines()
+    milliseconds = [float(line.rpartition("forked in ")[2].split()[0]) for line in lasting.process.output.splitlines()
             if "forked in " in line]  # fmt: skip
-    assert min(took) < at_ease(25), took
+    assert min(milliseconds) < at_ease(25), milliseconds
 
 
 def test_a_warm_parent_that_dies_is_replaced(lasting: Lasting) -> None:
