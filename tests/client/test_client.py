@@ -99,8 +99,8 @@ def test_a_client_acts_in_its_project(client: Client, standing: System) -> None:
         job.cancel().wait(timeout=PATIENCE)
 
         assert (job.state, job.info.project) == ("cancelled", "vision")
-        assert job.id in [listed.id for listed in vision.jobs.list()]
-        assert job.id not in [listed.id for listed in vision.jobs.list(project="default")]
+        assert job.id in [entry.id for entry in vision.jobs.list()]
+        assert job.id not in [entry.id for entry in vision.jobs.list(project="default")]
     with pytest.raises(NotFound):
         client.jobs.get(job.id)
 

@@ -278,12 +278,12 @@ def test_an_upload_prints_its_id_and_its_wrong_rows(command: Command) -> None:
     (command.folder / "rows.csv").write_text("text,label\ngood,1\nbad,x\none,two,three\n")
 
     uploaded = command.run("upload", "rows.csv")
-    shown = command.good("files", uploaded.stdout.strip())
+    output = command.good("files", uploaded.stdout.strip())
 
     assert "rows.csv: 2 rows, 1 bad" in uploaded.stderr
     assert "row 4" in uploaded.stderr
-    assert "row 3" in shown
-    assert "row 4" in shown
+    assert "row 3" in output
+    assert "row 4" in output
 
 
 def test_watch_on_a_terminal_shows_a_progress_bar_and_events_as_lines(command: Command) -> None:
@@ -325,9 +325,9 @@ def test_json_output_escapes_control_characters(capsys: pytest.CaptureFixture[st
 
     print_json(value)
 
-    printed = capsys.readouterr().out
-    assert printed == '{"name\\u202e": "\\u001b[2J\\u009b31m\\u007f\\u2028größe"}\n'
-    assert json.loads(printed) == value
+    output = capsys.readouterr().out
+    assert output == '{"name\\u202e": "\\u001b[2J\\u009b31m\\u007f\\u2028größe"}\n'
+    assert json.loads(output) == value
 
 
 def test_the_command_reports_a_wrong_key_and_works_with_the_right_one(command: Command, standing: System) -> None:

@@ -192,6 +192,6 @@ def test_a_watched_job_is_printed_line_by_line_outside_of_notebooks(
 
     job.watch()
 
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[-1] == "succeeded"
-    assert any(line.startswith("step 4  loss ") for line in printed)
+    output = capsys.readouterr().out.splitlines()
+    assert output[-1] == "succeeded"
+    assert any(line.startswith("step 4  loss ") for line in output)

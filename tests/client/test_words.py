@@ -570,10 +570,10 @@ def test_a_table_shortens_long_cells_before_it_leaves_columns_out(capsys: pytest
         width=40,
     )
 
-    printed = capsys.readouterr()
-    head, row = printed.out.splitlines()
+    output = capsys.readouterr()
+    head, row = output.out.splitlines()
     assert head.split() == ["WHERE", "a", "b"]
-    assert "| cat" in printed.err
+    assert "| cat" in output.err
     assert len(row) == 40
     assert row.count("…") == 2
 

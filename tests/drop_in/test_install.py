@@ -91,9 +91,9 @@ def test_install_replaces_and_restores_names_and_a_script_runs_on_our_trainer(tm
         "print(__name__, NAME, sys.argv[1:], Trainer.__module__)"
     )
 
-    printed = run_after_imports("-c", INSTALLS, str(tmp_path), str(script))
+    output = run_after_imports("-c", INSTALLS, str(tmp_path), str(script))
 
-    assert printed.splitlines()[-1] == "__main__ beside ['--rate', '1'] footplate.trainer.trainer"
+    assert output.splitlines()[-1] == "__main__ beside ['--rate', '1'] footplate.trainer.trainer"
 
 
 @pytest.mark.parametrize("words", [[], ["--rate"], ["-m"], ["no_such_script.py"]])

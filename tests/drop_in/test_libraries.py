@@ -95,9 +95,9 @@ def test_the_snippets_of_the_guide_train_on_our_trainer(tmp_path: Path) -> None:
         "--output_dir out", "--output_dir out --max_steps 2 --report_to none --bf16 false --use_cpu true"
     )
 
-    printed = paste([few], tmp_path, "", PYTHONPATH=libraries)
-    shown = paste([f"python - <<'EOF'\n{python}\nprint(SFTTrainer.__mro__)\nEOF"], tmp_path, "", PYTHONPATH=libraries)
+    script_output = paste([few], tmp_path, "", PYTHONPATH=libraries)
+    output = paste([f"python - <<'EOF'\n{python}\nprint(SFTTrainer.__mro__)\nEOF"], tmp_path, "", PYTHONPATH=libraries)
 
-    assert "train.py --learning_rate 1e-4" in printed
+    assert "train.py --learning_rate 1e-4" in script_output
     assert (tmp_path / "out" / "manifest.json").exists() or list((tmp_path / "out").glob("checkpoint-*/manifest.json"))
-    assert "footplate.trainer" in shown
+    assert "footplate.trainer" in output

@@ -236,11 +236,11 @@ def rows_with_calls() -> Iterator[dict[str, Any]]:
         arguments = json.dumps({"color": color})
         call = {"id": "call_1", "type": "function", "function": {"name": "paint", "arguments": arguments}}
         painted = [{"role": "user", "content": f"paint the {thing}"}, {"role": "assistant", "tool_calls": [call]}]
-        named = [
+        messages = [
             {"role": "user", "content": f"what color is the {thing} ?"},
             {"role": "assistant", "content": color},
         ]
-        yield {"messages": named}
+        yield {"messages": messages}
         yield {"messages": painted, "tools": TOOLS, "parallel_tool_calls": False}
 
 
@@ -277,7 +277,7 @@ def test_reinforcement_by_openais_sdk_increases_a_python_graders_reward(trl: Exa
     client = openai.OpenAI(base_url=f"{system.url}/v1", api_key="none")
     question = [{"role": "user", "content": "what color is the sky ?"}]
     in_parts = [{"role": "user", "content": [{"type": "text", "text": question[0]["content"]}]}]
-    rows = "".join(json.dumps({"messages": asked, "answer": "blue"}) + "\n" for asked in (question, in_parts)) * 3
+    rows = "".join(json.dumps({"messages": messages, "answer": "blue"}) + "\n" for messages in (question, in_parts)) * 3
     file = client.files.create(file=("rows.jsonl", rows.encode()), purpose="fine-tune")
     client.files.wait_for_processing(file.id)
 

@@ -24,10 +24,10 @@ def test_a_script_and_the_job_that_it_becomes_have_equal_losses(examples: Exampl
     (tmp_path / "job.json").write_text(spec)
     _, run, submit = snippets(PAGE)
 
-    printed = paste([run, submit], tmp_path, system.url, OMP_NUM_THREADS="1").splitlines()
+    output = paste([run, submit], tmp_path, system.url, OMP_NUM_THREADS="1").splitlines()
 
-    (history,) = [json.loads(line) for line in printed if line.startswith("[{")]
-    (job,) = [line for line in printed if line.startswith("job_")]
+    (history,) = [json.loads(line) for line in output if line.startswith("[{")]
+    (job,) = [line for line in output if line.startswith("job_")]
     assert system.job(job)["state"] == "succeeded"
     assert system.losses(job) == {row["step"]: row["loss"] for row in history if "loss" in row}
     *_, evaluated = [row for row in history if "eval_loss" in row]

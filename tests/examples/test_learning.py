@@ -74,11 +74,11 @@ def test_a_job_with_four_metrics_a_cosine_schedule_and_a_test_set_trains(example
     assert {"eval/f1_weighted", "test/accuracy", "train/loss"} <= scalars(result, tmp_path).keys()
 
 
-def scalars(found: dict[str, bytes], folder: Path) -> dict[str, list[int]]:
+def scalars(outputs: dict[str, bytes], folder: Path) -> dict[str, list[int]]:
     """Returns the steps of each TensorBoard curve of the only run in these files."""
-    runs = {Path(path).parent for path in found if path.startswith("tensorboard/") and path.count("/") == 2}
-    assert len(runs) == 1, found.keys()
-    for path, content in found.items():
+    runs = {Path(path).parent for path in outputs if path.startswith("tensorboard/") and path.count("/") == 2}
+    assert len(runs) == 1, outputs.keys()
+    for path, content in outputs.items():
         if Path(path).parent in runs:
             (folder / Path(path).name).write_bytes(content)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

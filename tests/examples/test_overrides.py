@@ -74,22 +74,22 @@ def test_a_trainer_subclass_in_a_bundle_trains(examples: Examples) -> None:
 
 def test_variables_and_secrets_reach_only_the_job_that_names_them(examples: Examples) -> None:
     code = {"bundle": examples.system.upload({"my_code.py": SAYS})}
-    wanted = {**TOY, "code": code, "env": {"EXAMPLE_FLAG": "up"}, "secrets": ["EXAMPLE_TOKEN"]}
-    said, failed, without = (
-        examples.system.submit(wanted, callbacks=["my_code:Say"]),
-        examples.system.submit(wanted, callbacks=["my_code:Fail"]),
+    spec = {**TOY, "code": code, "env": {"EXAMPLE_FLAG": "up"}, "secrets": ["EXAMPLE_TOKEN"]}
+    saying, failing, other = (
+        examples.system.submit(spec, callbacks=["my_code:Say"]),
+        examples.system.submit(spec, callbacks=["my_code:Fail"]),
         examples.system.submit({**TOY, "code": code}, callbacks=["my_code:Say"]),
     )
-    assert examples.ended(said)["state"] == "succeeded"
+    assert examples.ended(saying)["state"] == "succeeded"
 
-    lines = "\n".join(str(event["data"]) for event in examples.system.events(said) if event["kind"] == "line")
+    lines = "\n".join(str(event["data"]) for event in examples.system.events(saying) if event["kind"] == "line")
     assert "flag up token *** 15" in lines
     assert "leaks []" in lines
-    error = examples.ended(failed)["error"]
+    error = examples.ended(failing)["error"]
     assert re.fullmatch(r"my_code\.py, line \d+: ValueError: the token \*\*\* is no good", error["message"])
-    assert "hunter2" not in str([error, examples.system.events(failed)])
-    assert examples.ended(without)["state"] == "succeeded"
-    others = "\n".join(str(event["data"]) for event in examples.system.events(without) if event["kind"] == "line")
+    assert "hunter2" not in str([error, examples.system.events(failing)])
+    assert examples.ended(other)["state"] == "succeeded"
+    others = "\n".join(str(event["data"]) for event in examples.system.events(other) if event["kind"] == "line")
     assert "flag None token  0" in others
 
 
@@ -103,5 +103,5 @@ def test_code_may_have_packages_named_worker_service_and_contract(examples: Exam
     for job in (script, parts):
         done = examples.ended(job)
         assert done["state"] == "succeeded", done["error"]
-    printed = [event["data"] for event in examples.system.events(script) if event["kind"] == "line"]
-    assert "trained 2" in str(printed)
+    output = [event["data"] for event in examples.system.events(script) if event["kind"] == "line"]
+    assert "trained 2" in str(output)

@@ -45,9 +45,9 @@ def test_a_script_runs_unchanged_and_continues_by_its_own_code(examples: Example
     done = examples.ended(job)
 
     assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
-    said = [str(event["data"]) for event in examples.system.events(job) if event["kind"] == "line"]
-    assert any("continues at step 20" in line for line in said)
-    assert any("done" in line for line in said)
+    lines = [str(event["data"]) for event in examples.system.events(job) if event["kind"] == "line"]
+    assert any("continues at step 20" in line for line in lines)
+    assert any("done" in line for line in lines)
 
 
 def test_a_script_with_a_wrong_option_fails_once_with_its_usage_line(examples: Examples) -> None:

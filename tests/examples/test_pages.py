@@ -34,9 +34,9 @@ def test_the_snippets_of_a_page_run_in_order(page: str, examples: Examples, tmp_
     for folder in PREPARE.findall("\n".join(commands)):
         examples.prepare(folder)
 
-    printed = paste([PREPARE.sub("", command) for command in commands], tmp_path, examples.system.url)
+    output = paste([PREPARE.sub("", command) for command in commands], tmp_path, examples.system.url)
 
-    assert [text for text in PRINTED[page] if text not in printed] == [], printed
+    assert [text for text in PRINTED[page] if text not in output] == [], output
 
 
 def test_the_keys_of_the_tutorial_about_a_server_work_until_they_are_deleted(
@@ -51,13 +51,13 @@ def test_the_keys_of_the_tutorial_about_a_server_work_until_they_are_deleted(
     service.until(url_file.exists, within=30, what="the service with an API key listens")
 
     url = url_file.read_text().strip()
-    printed = paste(others, tmp_path, url, FOOTPLATE_API_KEY=key)
+    output = paste(others, tmp_path, url, FOOTPLATE_API_KEY=key)
     service.terminate()
 
     assert url.startswith("http://127.0.0.1:")
-    assert re.search(r"anna +vision +code read submit", printed), "anna can submit her code and see her jobs"
-    assert "ok     key" in printed
-    assert re.search(r"key_\w+ deleted", printed)
+    assert re.search(r"anna +vision +code read submit", output), "anna can submit her code and see her jobs"
+    assert "ok     key" in output
+    assert re.search(r"key_\w+ deleted", output)
 
 
 SPECS = [

@@ -10,9 +10,9 @@ def test_components_of_a_plugin_are_listed_checked_and_trained(examples: Example
     spec = examples.spec("plugin/job.json")
     job = system.submit(spec)
 
-    shown = system.get("/components")
-    assert shown["models"]["waves/sines"]["summary"].startswith("A sum of sines")
-    assert shown["data"]["waves/points"]["args"]["properties"]["n"]["description"] == "How many points"
+    catalogue = system.get("/components")
+    assert catalogue["models"]["waves/sines"]["summary"].startswith("A sum of sines")
+    assert catalogue["data"]["waves/points"]["args"]["properties"]["n"]["description"] == "How many points"
     wrong = {**spec, "model": {"use": "waves/sines", "args": {"waves": 65}}, "callbacks": ["waves/loudst"]}
     refused = {error["pointer"]: error for error in system.client.post("/jobs", json=wrong).json()["errors"]}
     assert "64" in refused["/model/args/waves"]["detail"]

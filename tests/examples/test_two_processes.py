@@ -84,6 +84,6 @@ def test_a_killed_zero_2_job_continues_with_the_losses_of_a_ddp_job(examples: Ex
     assert len(system.final_weights(job)) == len(system.final_weights(whole))
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
     assert first["error"]["rank"] == 1
-    said = [event["data"]["message"] for event in system.events(job) if event["kind"] == "note"]
-    assert any("extension is being built" in message for message in said)
+    notes = [event["data"]["message"] for event in system.events(job) if event["kind"] == "note"]
+    assert any("extension is being built" in message for message in notes)
     assert_whole(system.events(job))

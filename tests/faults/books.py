@@ -47,19 +47,19 @@ def _tensors(file: bytes) -> dict[str, tuple[JSON, bytes]]:
 Books = dict[str, list[str]]
 
 
-def open_books(found: Findings) -> Books:
+def open_books(findings: Findings) -> Books:
     return {
         "jobs lost": [],
         "jobs made twice, attempts run twice": [],
-        f"stuck for over {60} s": found.stuck,
+        f"stuck for over {60} s": findings.stuck,
         "torn histories": [],
-        "torn readers": found.torn_readers,
+        "torn readers": findings.torn_readers,
         "seen by a reader and not stored so": [],
         "results unlike a quiet run's": [],
         "cancelled, and it went on": [],
-        "wrong answers": found.wrong,
-        "5xx other than 503": found.errors,
-        "unanswered while the service stood": found.unanswered,
+        "wrong answers": findings.wrong,
+        "5xx other than 503": findings.errors,
+        "unanswered while the service stood": findings.unanswered,
         "processes left": [],
         "files left": [],
     }
@@ -73,47 +73,47 @@ def audit(system: System, load: Load, expected: dict[str, Result], scratch: Path
     return books
 
 
-def _audit_job(system: System, job: Job, expected: Result, seen: dict[int, int], books: Books) -> None:
-    named = f"{job.id} ({job.kind}, {job.mood})"
+def _audit_job(system: System, job: Job, expected: Result, checksums: dict[int, int], books: Books) -> None:
+    title = f"{job.id} ({job.kind}, {job.mood})"
     same = [row["id"] for row in system.get("/jobs", name=job.key)["data"]]
     if job.id not in same:
-        books["jobs lost"].append(f"{named}: {same}")
+        books["jobs lost"].append(f"{title}: {same}")
         return
     if len(same) > 1:
-        books["jobs made twice, attempts run twice"].append(f"{named}: {same}")
+        books["jobs made twice, attempts run twice"].append(f"{title}: {same}")
     events = system.events(job.id)
     try:
         assert_whole(events)
     except AssertionError as error:
-        books["torn histories"].append(f"{named}: {error}")
+        books["torn histories"].append(f"{title}: {error}")
     ran = Counter(
         event["attempt"] for event in events if event["kind"] == "state" and event["data"]["state"] == "running"
     )
-    books["jobs made twice, attempts run twice"] += [f"{named}: {number}" for number, times in ran.items() if times > 1]
-    _audit_seen(named, events, seen, books)
+    books["jobs made twice, attempts run twice"] += [f"{title}: {number}" for number, times in ran.items() if times > 1]
+    _audit_seen(title, events, checksums, books)
     ended = system.job(job.id)
     if job.cancelled:
         if ended["state"] != "cancelled":
-            books["cancelled, and it went on"].append(f"{named}: {ended['state']} {ended['reason']}")
+            books["cancelled, and it went on"].append(f"{title}: {ended['state']} {ended['reason']}")
     elif ended["state"] != "succeeded":
-        books["results unlike a quiet run's"].append(f"{named}: {ended['state']} {ended['message']} {ended['error']}")
+        books["results unlike a quiet run's"].append(f"{title}: {ended['state']} {ended['message']} {ended['error']}")
     elif Result.of(system, job.id, events) != expected:
-        books["results unlike a quiet run's"].append(_difference(named, Result.of(system, job.id, events), expected))
+        books["results unlike a quiet run's"].append(_difference(title, Result.of(system, job.id, events), expected))
 
 
-def _audit_seen(named: str, events: list[JSON], seen: dict[int, int], books: Books) -> None:
+def _audit_seen(title: str, events: list[JSON], checksums: dict[int, int], books: Books) -> None:
     checksum = 0
     for event in events:
         checksum = seen_up_to(checksum, event)
-        if seen.get(event["no"], checksum) != checksum:
-            books["seen by a reader and not stored so"].append(f"{named} up to {event['no']}")
+        if checksums.get(event["no"], checksum) != checksum:
+            books["seen by a reader and not stored so"].append(f"{title} up to {event['no']}")
 
 
-def _difference(named: str, found: Result, expected: Result) -> str:
-    steps = [key for key, value in expected.curves.items() if found.curves.get(key) != value]
-    more = sorted(found.curves.keys() - expected.curves.keys())
-    same = "the same" if found.weights == expected.weights else "other"
-    return f"{named}: {same} weights; differs at {steps[:5]}; has besides {more[:5]}"
+def _difference(title: str, result: Result, expected: Result) -> str:
+    steps = [key for key, value in expected.curves.items() if result.curves.get(key) != value]
+    more = sorted(result.curves.keys() - expected.curves.keys())
+    same = "the same" if result.weights == expected.weights else "other"
+    return f"{title}: {same} weights; differs at {steps[:5]}; has besides {more[:5]}"
 
 
 def _audit_leftovers(system: System, scratch: Path, books: Books) -> None:

@@ -47,7 +47,7 @@ class Books:
         """Returns the end of each step, and the number of events sent by then."""
         path = self.folder / "sent"
         whole = path.read_text().split("\n")[:-1] if path.exists() else []
-        return [(float(at), int(sent)) for at, sent in map(str.split, whole)]
+        return [(float(at), int(count)) for at, count in map(str.split, whole)]
 
     @property
     def sent(self) -> int:
@@ -55,8 +55,8 @@ class Books:
 
     @property
     def rate(self) -> float:
-        (began, _), (ended, sent) = self.lines[0], self.lines[-1]
-        return sent / (ended - began)
+        (began, _), (ended, count) = self.lines[0], self.lines[-1]
+        return count / (ended - began)
 
     @property
     def longest_steps(self) -> list[float]:

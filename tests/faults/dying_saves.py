@@ -37,8 +37,8 @@ def main(folder: Path, seed: int, points: int) -> list[dict[str, Any]]:
     _train(_copy(folder, "counted"), watch=_Count())
     counted = json.loads((folder / "counted" / "calls.json").read_text())
     random, half = Random(seed), points // 2
-    drawn = _spread(random, range(counted["all"]), points - half) + _spread(random, counted["disk"], half)
-    return [_die_and_go_on(_copy(folder, f"{number}"), point, quiet) for number, point in enumerate(drawn)]
+    death_points = _spread(random, range(counted["all"]), points - half) + _spread(random, counted["disk"], half)
+    return [_die_and_go_on(_copy(folder, f"{number}"), point, quiet) for number, point in enumerate(death_points)]
 
 
 def _spread(random: Random, places: Sequence[int], count: int) -> list[int]:

@@ -32,5 +32,5 @@ def fingerprint(system: System, job: str) -> dict[str, str]:
 
     newest = max(system.get(f"/jobs/{job}/checkpoints")["data"], key=lambda row: (row["step"], row["no"]))
     folder = system.folder / "artifacts" / newest["path"]
-    kept = {name: digest(load_tensors(folder, name)) for name in (OPTIMIZER, SCHEDULER, RNG)}
-    return {"step": str(newest["step"]), MODEL: digest(load_file(folder / MODEL)), **kept}
+    digests = {name: digest(load_tensors(folder, name)) for name in (OPTIMIZER, SCHEDULER, RNG)}
+    return {"step": str(newest["step"]), MODEL: digest(load_file(folder / MODEL)), **digests}

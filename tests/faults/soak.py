@@ -222,14 +222,14 @@ class Load:
         return answer
 
     async def _ask(self, method: str, path: str, **more: Any) -> httpx2.Response | None:
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         try:
             answer = await self.client.request(method, path, **more)
         except httpx2.TimeoutException:
             self.found.unanswered.append(f"{method} {path}: no answer within {ANSWER_SECONDS:g} s")
             return None
         except httpx2.TransportError as error:
-            if not self._was_down(since=asked):
+            if not self._was_down(since=sent_at):
                 self.found.unanswered.append(f"{method} {path}: {error!r}, and nobody had killed the service")
             return None
         self.found.answers += 1
@@ -279,23 +279,23 @@ class Load:
 
     async def _watch_for_the_stuck(self) -> None:
         """Records each unfinished job without progress for a minute, although it has slots or could get them."""
-        stood: dict[str, tuple[object, float]] = {}
+        positions: dict[str, tuple[object, float]] = {}
         while True:
             await asyncio.sleep(2.0)
             under_way = {job.id: job for job in self.jobs if not job.is_settled}
             answer = await self._ask("GET", "/jobs?state=queued,starting,running,stopping&limit=100")
             if answer is None:
-                stood = {names: (where, time.monotonic()) for names, (where, _) in stood.items()}
+                positions = {names: (where, time.monotonic()) for names, (where, _) in positions.items()}
                 continue
             rows = answer.json()["data"]
             has_room = sum(row["state"] != "queued" for row in rows) < 4
             for row in rows:
                 where = (row["state"], row["reason"], row["last_no"])
-                if stood.get(row["id"], (None, 0.0))[0] != where or (row["reason"] == "capacity" and not has_room):
-                    stood[row["id"]] = (where, time.monotonic())
-                elif time.monotonic() - stood[row["id"]][1] > at_ease(STUCK_SECONDS) and row["id"] in under_way:
+                if positions.get(row["id"], (None, 0.0))[0] != where or (row["reason"] == "capacity" and not has_room):
+                    positions[row["id"]] = (where, time.monotonic())
+                elif time.monotonic() - positions[row["id"]][1] > at_ease(STUCK_SECONDS) and row["id"] in under_way:
                     self.found.stuck.append(f"{row['id']} ({under_way[row['id']].kind}) stands at {where}")
-                    stood[row["id"]] = (where, time.monotonic())
+                    positions[row["id"]] = (where, time.monotonic())
 
     # -- readers -------------------------------------------------------------------------------------------------------
 

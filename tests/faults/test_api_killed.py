@@ -70,10 +70,10 @@ def test_an_api_that_dies_during_a_post_leaves_one_job_and_one_answer(apis: Apis
         died = apis.until_one_died(moment)
 
         alive = next(name for name in NAMES if name != died)
-        stored = httpx2.get(f"{apis.urls[alive]}/jobs", params={"name": moment}, timeout=60).json()["data"]
+        jobs = httpx2.get(f"{apis.urls[alive]}/jobs", params={"name": moment}, timeout=60).json()["data"]
         messages = {answer.json()["id"] for answer in answers}
-        assert messages <= {job["id"] for job in stored}, f"{messages} was acknowledged and is not there"
-        assert len(stored) == 1, f"{len(stored)} jobs were made of one"
+        assert messages <= {job["id"] for job in jobs}, f"{messages} was acknowledged and is not there"
+        assert len(jobs) == 1, f"{len(jobs)} jobs were made of one"
         assert len(answers) == 2
         assert {answer.status_code for answer in answers} == {201}
         assert len({answer.content for answer in answers}) == 1, "the same request is answered the same"

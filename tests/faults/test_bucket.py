@@ -45,10 +45,10 @@ def attempt(store: RemoteStore, tmp_path: Path, protection_off: list[str]) -> It
 
 def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Makes all uploads of the node fail from this object on, and returns the list of requested paths."""
-    asked: list[str] = []
+    paths: list[str] = []
 
     def put(file: Path, path: str) -> None:
-        asked.append(path)
+        paths.append(path)
         if path.endswith(last):
             raise StoreUnreachable("the node's line is cut")
         RemoteStore.put(store, file, path)
@@ -58,7 +58,7 @@ def dies_before(store: RemoteStore, last: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(store, "put", put)
     monkeypatch.setattr(store, "remove", remove)
-    return asked
+    return paths
 
 
 @pytest.mark.fault(1, without="a checkpoint is reported once the store has it", red="nobody has all of checkpoint-20")
@@ -68,9 +68,9 @@ def test_a_half_uploaded_checkpoint_is_never_reported(
     first = attempt(1)
     report = first.upload_checkpoints(older := first.save(10))
     with monkeypatch.context() as patch:
-        asked = dies_before(store, "checkpoint-20/trainer_state.json", patch)
+        paths = dies_before(store, "checkpoint-20/trainer_state.json", patch)
         passed = first.shipping.hold_checkpoints([newer := first.save(20)])
-        until(lambda: any("checkpoint-20" in path for path in asked), within=30, what="some of it is sent")
+        until(lambda: any("checkpoint-20" in path for path in paths), within=30, what="some of it is sent")
         until(lambda: first.has_reported("store_away"), within=30, what="and the rest is not")
         first.close_and_join()
     report += [
@@ -146,9 +146,9 @@ def test_a_script_does_not_continue_with_half_uploaded_files(
     second = attempt(2, **SCRIPT)
     second.write_files({"model": "20", "optimizer": "20"}, is_lost=True)
     with monkeypatch.context() as patch:
-        asked = dies_before(store, "/optimizer", patch)
+        paths = dies_before(store, "/optimizer", patch)
         second.shipping.upload_outputs()
-        until(lambda: any(path.endswith("/optimizer") for path in asked), within=30, what="some of it is sent")
+        until(lambda: any(path.endswith("/optimizer") for path in paths), within=30, what="some of it is sent")
         second.close_and_join()
 
     third = attempt(3, **SCRIPT)

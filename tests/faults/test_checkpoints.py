@@ -119,8 +119,8 @@ def artifacts(system: System) -> Path:
 
 def checkpoints(system: System, job: str, status: str = "committed") -> list[Path]:
     """Returns the checkpoints of a job with this status, newest first."""
-    listed = system.get(f"/jobs/{job}/checkpoints?deleted=true")["data"]
-    return [artifacts(system) / row["path"] for row in listed if row["status"] == status]
+    rows = system.get(f"/jobs/{job}/checkpoints?deleted=true")["data"]
+    return [artifacts(system) / row["path"] for row in rows if row["status"] == status]
 
 
 def data_of_events(system: System, job: str, kind: str, **data: Any) -> list[JSON]:
@@ -210,7 +210,7 @@ def resumes_fail_until_a_checkpoint_is_repaired(system: System, job: str, quiet:
     """Checks that each resume fails while all checkpoints are corrupt, and that one continues after a repair."""
     assert system.until_settled(job)["state"] == "paused"
     every = checkpoints(system, job)
-    kept = (every[-1] / "model.safetensors").read_bytes()
+    weights = (every[-1] / "model.safetensors").read_bytes()
     for folder in every:
         flip_a_bit(folder)
     for _ in range(2):
@@ -221,7 +221,7 @@ def resumes_fail_until_a_checkpoint_is_repaired(system: System, job: str, quiet:
         assert f" {len(every)} checkpoints" in done["error"]["message"]
         assert len(data_of_events(system, job, "checkpoint", status="corrupt")) == len(every)
 
-    (every[-1] / "model.safetensors").write_bytes(kept)
+    (every[-1] / "model.safetensors").write_bytes(weights)
     assert system.do(job, "resume").status_code == 202
     assert system.until_settled(job)["state"] == "succeeded"
     healed = data_of_events(system, job, "checkpoint", status="healed")

@@ -38,12 +38,12 @@ def test_data_that_disappears_during_a_run_fails_the_job_and_keeps_its_checkpoin
     system.until_checkpoint(job, 50)
     file.unlink()
     assert_blames(system, job, str(file))
-    learned = newest_checkpoint(system, job)
+    saved_step = newest_checkpoint(system, job)
 
     write(file, scale=32)
     assert system.do(job, "resume").status_code == 202
     system.until(
-        lambda: system.state(job) == "failed" or newest_checkpoint(system, job) > learned,
+        lambda: system.state(job) == "failed" or newest_checkpoint(system, job) > saved_step,
         within=60, what="it has judged what is there now", job=job,
     )  # fmt: skip
     assert system.state(job) == "failed", "it goes on with other rows"
@@ -51,14 +51,14 @@ def test_data_that_disappears_during_a_run_fails_the_job_and_keeps_its_checkpoin
 
     write(file)
     assert system.do(job, "resume").status_code == 202
-    system.until_checkpoint(job, learned + 50)
+    system.until_checkpoint(job, saved_step + 50)
     file.write_text("")
     assert_blames(system, job, str(file))
 
     events = system.events(job)
     assert_whole(events)
     second = [event["step"] for event in events if event["attempt"] == 3 and event["kind"] == "log"]
-    assert second[0] > learned, "training did not continue from its checkpoint"
+    assert second[0] > saved_step, "training did not continue from its checkpoint"
 
 
 def assert_blames(system: System, job: str, name: str) -> None:

@@ -36,8 +36,8 @@ def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
         system.until(lambda: client.llen(queue) == 0, within=60, what="every message is consumed", job=job)
     done = system.until_settled(job)
 
-    granted = system.counted("footplate_control_claims_granted_total")
-    assert granted == 1.0, f"granted {granted} times"
+    grant_count = system.counted("footplate_control_claims_granted_total")
+    assert grant_count == 1.0, f"granted {grant_count} times"
     assert (done["state"], done["attempt"]) == ("succeeded", 1), done
     assert_whole(system.events(job))
 
@@ -75,10 +75,10 @@ def start_message_of(system: System, client: Any, job: str) -> bytes:
     """Returns the start message of this job from the queue of its node, which may also have a test message."""
     queue = keys.queue(system.get("/nodes")["data"][0]["id"])
 
-    def found() -> bytes | None:
+    def message() -> bytes | None:
         return next((raw for raw in client.lrange(queue, 0, -1) if job.encode() in raw), None)
 
-    return until(found, within=20, what="its start message was sent")
+    return until(message, within=20, what="its start message was sent")
 
 
 def claims_that_are_forged_are_denied(client: Any, job: JobId, node: NodeId) -> None:
@@ -115,6 +115,6 @@ def messages_with_a_forged_claim_are_refused(client: Any, job: JobId, attempt: i
 
 
 def heard(client: Any, claim: str) -> Any:
-    popped = client.blpop([keys.reply(ClaimId(claim))], timeout=60)
-    assert popped is not None, f"no answer to {claim}"
-    return TO_ATTEMPT.validate_json(popped[1])
+    item = client.blpop([keys.reply(ClaimId(claim))], timeout=60)
+    assert item is not None, f"no answer to {claim}"
+    return TO_ATTEMPT.validate_json(item[1])

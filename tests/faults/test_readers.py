@@ -74,7 +74,7 @@ def test_a_thousand_readers_get_everything_in_order_and_cost_little_memory(syste
     address = f"{system.url.replace('http', 'ws')}/jobs/{job}/stream"
     group = [system.processes.start("-m", "bench.readers", address, "500", name=f"readers-{n}") for n in range(2)]
     for readers in group:
-        readers.until(lambda said=readers: "ready" in said.output, within=60, what="all are caught up")
+        readers.until(lambda program=readers: "ready" in program.output, within=60, what="all are caught up")
 
     fill(sqlite_url, JobId(job), count=2_000, characters=100)
     end(sqlite_url, JobId(job))
@@ -106,12 +106,12 @@ def end(url: str, job: JobId) -> None:
     db.close()
 
 
-def connected(system: System, said: bytes) -> socket.socket:
+def connected(system: System, request: bytes) -> socket.socket:
     """Opens a connection that sends these bytes, and then neither sends nor reads."""
     result = socket.socket()
     result.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     result.connect(("127.0.0.1", int(system.url.rpartition(":")[2])))
-    result.sendall(said)
+    result.sendall(request)
     return result
 
 
@@ -122,10 +122,10 @@ def handshake(job: str) -> bytes:
     ).encode()
 
 
-def is_closed_by_the_service(one: socket.socket) -> bool:
+def is_closed_by_the_service(connection: socket.socket) -> bool:
     """Returns True if the service has closed the connection. Reads nothing from the connection."""
     poll = select.poll()
-    poll.register(one, select.POLLRDHUP)
+    poll.register(connection, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 

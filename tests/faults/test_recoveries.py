@@ -105,13 +105,13 @@ class Story:
         self.system.until(lambda: self._found(sentences), within=60, what=f"events have {sentences}", job=self.job)
 
     def _found(self, sentences: list[str]) -> bool:
-        after, left = self.read, list(sentences)
+        after, remaining = self.read, list(sentences)
         for event in self.system.events(self.job)[self.read :]:
-            if left and re.search(left[0], message_of(event)):
-                left, after = left[1:], event["no"]
-        if not left:
+            if remaining and re.search(remaining[0], message_of(event)):
+                remaining, after = remaining[1:], event["no"]
+        if not remaining:
             self.read = after
-        return not left
+        return not remaining
 
 
 def step_of(folder: Path) -> int:

@@ -66,8 +66,8 @@ def forgotten_with_a_start_message_in_it(system: System, books: Books, client: r
         what="no request is pending",
     )
     job = system.submit(books.job())
-    sent = "its start message was sent"
-    system.until(lambda: any(job.encode() in raw for raw in client.lrange(queue, 0, -1)), within=20, what=sent, job=job)
+    what = "its start message was sent"
+    system.until(lambda: any(job.encode() in raw for raw in client.lrange(queue, 0, -1)), within=20, what=what, job=job)
     system.redis.flush()
     system.nodes[1].thaw()
     again = "its start message was sent again"
@@ -131,13 +131,13 @@ def killed(system: System) -> None:
 def users_are_answered(system: System, seconds: float) -> None:
     """Submits, reads and cancels jobs for these seconds, and checks that the answers do not wait for Redis."""
     ends, rounds = time.monotonic() + seconds, list[float]()
-    while (asked := time.monotonic()) < ends or len(rounds) < 3:
+    while (began := time.monotonic()) < ends or len(rounds) < 3:
         job = system.submit(LONG_TOY)
         system.events(job)
         assert system.do(job, "cancel").status_code == 202
         assert system.state(job) == "cancelled"
-        rounds.append(time.monotonic() - asked)
-        system.processes.until(partial(_is_past, asked + 0.5), what="a moment has passed")
+        rounds.append(time.monotonic() - began)
+        system.processes.until(partial(_is_past, began + 0.5), what="a moment has passed")
     assert statistics.median(rounds) < at_ease(ANSWER_SECONDS), f"four answers took {rounds} s"
 
 
@@ -146,17 +146,17 @@ def _is_past(moment: float) -> bool:
 
 
 def everything_arrives(system: System, job: str, books: Books, *, after: str, within: float = 30) -> None:
-    sent = books.sent
+    sent_count = books.sent
 
     def arrived() -> bool:
         now = system.job(job)
         assert now["attempt"] == 1, f"rescued, although no node was lost: {now['message']} ({after})"
-        return int(now["metrics"].get("n", 0)) >= sent
+        return int(now["metrics"].get("n", 0)) >= sent_count
 
     what = f"every sent event has arrived after Redis was {after}"
     system.until(arrived, within=within, what=what, job=job)
     numbers = [event["data"]["n"] for event in system.events(job) if "n" in event["data"]]
-    lost = set(range(1, sent + 1)) - set(numbers)
+    lost = set(range(1, sent_count + 1)) - set(numbers)
     assert not lost, f"{len(lost)} events are lost without a report after Redis was {after}"
 
 
@@ -166,8 +166,8 @@ def finish(system: System, job: str, books: Books, within: float = 90) -> None:
     assert (done["state"], done["attempt"]) == ("succeeded", 1), done
     events = system.events(job)
     assert_whole(events)
-    sent = [event["data"]["n"] for event in events if "n" in event["data"]]
-    assert sent == list(range(1, books.sent + 1))
+    numbers = [event["data"]["n"] for event in events if "n" in event["data"]]
+    assert numbers == list(range(1, books.sent + 1))
     assert books.rate > 1000, f"only {books.rate:.0f} events per second were sent"
     # The machine may cause one long step. Redis was unreachable three times, so the second-longest step counts.
     _, second = books.longest_steps

@@ -178,14 +178,14 @@ def has_changed(answer: httpx2.Response, before: JSON) -> bool:
 
 def end_job(system: System, stage: Stage, job: JobId, worker: Worker | None) -> None:
     """Ends the job, and checks that a cancelled job ends as cancelled and that no job is stuck."""
-    wanted, row = system.job(job)["desired"], system.job(job)
+    desired, row = system.job(job)["desired"], system.job(job)
     if worker is None or row["state"] not in ("starting", "running", "stopping"):
         system.do(job, "cancel")
         if system.state(job) not in ("succeeded", "failed", "cancelled"):
             raise AssertionError(f"stuck: {system.job(job)}")
         return
     worker.finishes()
-    ended_as = "cancelled" if wanted == "cancel" else "succeeded"
+    ended_as = "cancelled" if desired == "cancel" else "succeeded"
     assert system.state(job) == ended_as, system.job(job)
 
 
@@ -244,8 +244,8 @@ def fifty_at_once_leave_one_outcome_and_no_process(system: System) -> None:
             expected = ("cancelled",) if was_acknowledged else ("cancelled", "succeeded")
             assert done["state"] in expected, f"it {done['state']} after its cancel was acknowledged"
             assert_history_is_lawful(system.events(job))
-        gone = f"no process of {job} is left, data workers included"
-        system.processes.until(lambda job=job: not system.training_pids(job), within=10, what=gone)
+        what = f"no process of {job} is left, data workers included"
+        system.processes.until(lambda job=job: not system.training_pids(job), within=10, what=what)
 
 
 def is_stopping(system: System, job: str) -> bool:
@@ -267,9 +267,9 @@ def a_verb(system: System, random: Random, verbs: list[str], jobs: list[str]) ->
 def at_once(asks: list[Callable[[], httpx2.Response]]) -> list[httpx2.Response]:
     barrier = Barrier(len(asks))
 
-    def ask(one: Callable[[], httpx2.Response]) -> httpx2.Response:
+    def ask(request: Callable[[], httpx2.Response]) -> httpx2.Response:
         barrier.wait()
-        return one()
+        return request()
 
     with ThreadPoolExecutor(len(asks)) as threads:
         return list(threads.map(ask, asks))

@@ -79,9 +79,9 @@ def it_gets_no_work_and_everybody_sees_why(system: System, client: Any) -> None:
         job=JobId(job), attempt=1, fence=1, claim=new_claim_id(), node=NodeId(node["id"]), boot="b", protocol=AFTER
     )  # type: ignore[arg-type]
     client.rpush(keys.INBOX, claim.model_dump_json())
-    popped = client.blpop([keys.reply(claim.claim)], timeout=60)
-    assert popped is not None, "no answer to the claim"
-    answer = TO_ATTEMPT.validate_json(popped[1])
+    item = client.blpop([keys.reply(claim.claim)], timeout=60)
+    assert item is not None, "no answer to the claim"
+    answer = TO_ATTEMPT.validate_json(item[1])
     assert isinstance(answer, Denial), answer
     assert answer.reason == REFUSAL
     assert system.do(job, "cancel").status_code == 202

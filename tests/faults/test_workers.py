@@ -115,8 +115,10 @@ def test_a_worker_frozen_past_its_lease_stops_and_changes_no_state(system: Syste
     quiet = system.submit(slow)
     assert_bit_equal(system, job, quiet)
 
-    taken = checkpoints_of(system, job, 1)
-    assert taken == checkpoints, f"a checkpoint of the frozen attempt was taken: {set(taken) - set(checkpoints)}"
+    final_checkpoints = checkpoints_of(system, job, 1)
+    assert final_checkpoints == checkpoints, (
+        f"a checkpoint of the frozen attempt was taken: {set(final_checkpoints) - set(checkpoints)}"
+    )
     assert system.states(job) == ["queued", "starting", "running", "queued", "starting", "running", "succeeded"]
     assert system.job(job)["attempt"] == 2
     assert system.attempts(quiet)[0]["nodes"][0]["name"] == system.attempts(job)[0]["nodes"][0]["name"]
@@ -143,8 +145,8 @@ def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) ->
     system.until_reached(willing, gate, 14)
 
     system.nodes[1].signal(signal.SIGTERM)
-    left = "the willing one has left the node"
-    system.until(partial(system.has_ended, willing, 1), within=20, what=left, job=willing)
+    what = "the willing one has left the node"
+    system.until(partial(system.has_ended, willing, 1), within=20, what=what, job=willing)
     assert system.attempts(willing)[0]["reason"] == "drain"
     assert system.state(willing) == "queued", f"a drain has cost it a try: {system.job(willing)}"
     ran, saved = steps_of(system, willing, 1)[-1], checkpoints_of(system, willing, 1)[-1]

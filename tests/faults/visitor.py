@@ -88,16 +88,16 @@ class Visitor(threading.Thread):
     def must_have_all(self) -> None:
         """Checks that the service has exactly the accepted jobs, each once and with a complete history."""
         assert not self.wrong, self.wrong[0]
-        stored: dict[str, list[str]] = {}
+        ids_by_name: dict[str, list[str]] = {}
         cursor: dict[str, str] = {}
         while True:
             page = self.system.get("/jobs", limit=200, **cursor)
             for job in page["data"]:
-                stored.setdefault(job["name"] or "", []).append(job["id"])
+                ids_by_name.setdefault(job["name"] or "", []).append(job["id"])
             if page["next_cursor"] is None:
                 break
             cursor = {"cursor": page["next_cursor"]}
-        result = {name: ids for name, ids in stored.items() if name.startswith("visit-")}
+        result = {name: ids for name, ids in ids_by_name.items() if name.startswith("visit-")}
         # The last job may be stored without an answer, because the visitor did not repeat the request.
         result.pop(f"visit-{len(self.jobs)}", None)
         assert result == {name: [job] for name, job in self.jobs.items()}, "accepted jobs must be stored exactly once"

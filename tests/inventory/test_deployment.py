@@ -93,9 +93,9 @@ def test_a_node_reads_models_and_data_from_folders_of_the_host(name: str) -> Non
 
 def test_the_files_that_images_copy_exist_and_are_not_ignored() -> None:
     let_through = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = re.findall(r"^COPY (?!--from)(.+) \./$", DOCKERFILE, re.MULTILINE)[0].split()
+    names = re.findall(r"^COPY (?!--from)(.+) \./$", DOCKERFILE, re.MULTILINE)[0].split()
 
-    assert set(copied) <= let_through
+    assert set(names) <= let_through
     assert all((REPOSITORY / name).exists() for name in let_through)
 
 

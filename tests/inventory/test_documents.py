@@ -77,10 +77,10 @@ def test_the_errors_page_needs_exactly_one_fix_for_every_code(monkeypatch: pytes
 
 def test_the_page_about_the_tree_lists_every_folder_with_its_purpose() -> None:
     tree = TREE.partition("```\n")[2].partition("```")[0]
-    named = {line.split("/")[0] for line in tree.splitlines() if not line.startswith(" ")}
+    names = {line.split("/")[0] for line in tree.splitlines() if not line.startswith(" ")}
     there = {path.name for path in REPOSITORY.iterdir() if path.is_dir() and has_source(path)}
 
-    assert named >= there, f"say in docs/developers/tree.md, in one line each, what these are for: {there - named}"
+    assert names >= there, f"say in docs/developers/tree.md, in one line each, what these are for: {there - names}"
 
 
 def has_source(folder: Path) -> bool:
@@ -98,16 +98,16 @@ def test_the_monitoring_guide_covers_each_dependency_that_may_be_degraded() -> N
 
 def test_every_metric_that_the_monitoring_guide_names_is_served() -> None:
     pages = [(REPOSITORY / f"docs/guides/{name}.md").read_text() for name in ("operations", "monitor")]
-    named = set(re.findall(r"`(footplate_[a-z_]+)`", "".join(pages)))
+    names = set(re.findall(r"`(footplate_[a-z_]+)`", "".join(pages)))
     scraped = set(re.findall(r"`(footplate_[a-z_]+)`", (REPOSITORY / "docs/reference/metrics.md").read_text()))
 
-    assert named <= scraped
+    assert names <= scraped
 
 
 def test_every_setting_that_a_document_names_exists() -> None:
-    named = {path: set(re.findall(r"FOOTPLATE_[A-Z_]+[A-Z]", path.read_text())) for path in DOCUMENTS}
+    names_by_path = {path: set(re.findall(r"FOOTPLATE_[A-Z_]+[A-Z]", path.read_text())) for path in DOCUMENTS}
 
-    assert {path: names - SETTINGS for path, names in named.items() if names - SETTINGS} == {}, (
+    assert {path: names - SETTINGS for path, names in names_by_path.items() if names - SETTINGS} == {}, (
         "no code reads these settings"
     )
 
@@ -130,8 +130,8 @@ def test_the_glossary_is_alphabetical_and_explains_each_word_in_one_sentence() -
 
 def test_every_file_that_the_journey_page_names_exists() -> None:
     page = (REPOSITORY / "docs/explanation/journey.md").read_text()
-    named = re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*/?(?:\.py)?)`", page)
-    paths = {name for name in named if "/" in name}
+    names = re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)*/?(?:\.py)?)`", page)
+    paths = {name for name in names if "/" in name}
 
     assert paths, "docs/explanation/journey.md follows the job from file to file"
     assert sorted(name for name in paths if not (REPOSITORY / name).exists()) == []
@@ -139,7 +139,7 @@ def test_every_file_that_the_journey_page_names_exists() -> None:
 
 def test_every_make_target_that_a_document_names_exists_and_says_what_it_does() -> None:
     targets = set(re.findall(r"^([a-z]+):.*## \w", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-    named = {word for path in DOCUMENTS for word in re.findall(r"`make ([a-z]+)", path.read_text())}
+    names = {word for path in DOCUMENTS for word in re.findall(r"`make ([a-z]+)", path.read_text())}
 
     assert {"up", "test", "check", "fix", "bench", "soak", "gpu", "clean"} <= targets
-    assert named <= targets
+    assert names <= targets

@@ -57,11 +57,11 @@ def served() -> dict[str, dict[str, set[str]]]:
     return result
 
 
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("query", ASKED.values(), ids=ASKED)
 def test_every_metric_and_label_in_rules_and_dashboard_is_served(
-    asked: str, served: dict[str, dict[str, set[str]]]
+    query: str, served: dict[str, dict[str, set[str]]]
 ) -> None:
-    names = NAME.findall(asked)
+    names = NAME.findall(query)
     assert names
     for name, braces in names:
         assert name in served, f"/metrics has no {name}"
@@ -69,21 +69,21 @@ def test_every_metric_and_label_in_rules_and_dashboard_is_served(
             assert label in served[name], f"{name} has no label {label!r}"
             if label in ("state", "reason", "job"):
                 assert set(value.split("|") if operator == "=~" else [value]) <= served[name][label]
-    for listed in re.findall(r"\bby \(([^)]*)\)", asked):
-        assert all(set(listed.split(", ")) <= set(served[name]) for name, _ in names)
+    for labels in re.findall(r"\bby \(([^)]*)\)", query):
+        assert all(set(labels.split(", ")) <= set(served[name]) for name, _ in names)
 
 
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-def test_counters_are_queried_by_rate_and_gauges_are_not(asked: str) -> None:
-    grown = {name for name, _ in re.findall(r"\b(?:rate|increase)\((footplate_\w+)(\{[^}]*\})?\[", asked)}
-    growing = {name for name, _ in NAME.findall(asked) if name.endswith(("_total", "_bucket"))}
+@pytest.mark.parametrize("query", ASKED.values(), ids=ASKED)
+def test_counters_are_queried_by_rate_and_gauges_are_not(query: str) -> None:
+    grown = {name for name, _ in re.findall(r"\b(?:rate|increase)\((footplate_\w+)(\{[^}]*\})?\[", query)}
+    growing = {name for name, _ in NAME.findall(query) if name.endswith(("_total", "_bucket"))}
     # absent() asks if the series exists, so its counter needs no rate().
-    whole = set(re.findall(r"\babsent\((footplate_\w+)\)", asked))
+    whole = set(re.findall(r"\babsent\((footplate_\w+)\)", query))
 
     assert growing - grown <= whole
     assert grown <= growing
-    assert asked.count("(") == asked.count(")")
-    assert asked.count("{") == asked.count("}")
+    assert query.count("(") == query.count(")")
+    assert query.count("{") == query.count("}")
 
 
 def test_every_alert_has_a_severity_and_a_description() -> None:
@@ -95,16 +95,16 @@ def test_every_alert_has_a_severity_and_a_description() -> None:
 
 def test_every_alert_that_the_page_recommends_is_a_rule() -> None:
     report = PAGE.partition("| alert | when |")[2].partition("\n\n")[0]
-    named = set(re.findall(r"`(footplate_[a-z_]+)`", report))
+    metrics = set(re.findall(r"`(footplate_[a-z_]+)`", report))
 
-    assert named
-    assert named <= {name for rule in RULES for name, _ in NAME.findall(rule["expr"])}
+    assert metrics
+    assert metrics <= {name for rule in RULES for name, _ in NAME.findall(rule["expr"])}
 
 
 def test_the_dashboard_uses_the_chosen_prometheus_and_no_panel_covers_another() -> None:
     [variable] = BOARD["templating"]["list"]
     panels = BOARD["panels"]
-    taken = [
+    cells = [
         (x, y)
         for place in (panel["gridPos"] for panel in panels)
         for x in range(place["x"], place["x"] + place["w"])
@@ -113,8 +113,8 @@ def test_the_dashboard_uses_the_chosen_prometheus_and_no_panel_covers_another() 
 
     assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
     assert {panel["datasource"]["uid"] for panel in panels if "datasource" in panel} == {f"${{{variable['name']}}}"}
-    assert len(taken) == len(set(taken))
-    assert max(x for x, _ in taken) == 23
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) == 23
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
@@ -229,8 +229,8 @@ def test_a_real_prometheus_scrapes_a_real_service_and_answers_every_query(
         return prometheus.value('up{job="footplate"}') == 1 and prometheus.value("max(footplate_slots)") == 0
 
     prometheus.process.until(is_scraped, within=60, what="the service was scraped")
-    for asked in ASKED.values():
-        prometheus.ask("/query", query=asked.replace("$__rate_interval", "1m"))
+    for query in ASKED.values():
+        prometheus.ask("/query", query=query.replace("$__rate_interval", "1m"))
 
     def all_were_evaluated() -> bool:
         return {rule["health"] for group in prometheus.ask("/rules")["groups"] for rule in group["rules"]} == {"ok"}

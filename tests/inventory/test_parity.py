@@ -104,9 +104,9 @@ def test_an_unsupported_argument_is_refused_unless_its_value_is_neutral() -> Non
         if isinstance(old, RemovedArgument):
             for neutral in old.neutral:
                 footplate.TrainingArguments("out", **{name: neutral})
-            with pytest.raises(NotAvailableYet) as caught:
+            with pytest.raises(NotAvailableYet) as error:
                 footplate.TrainingArguments("out", **{name: "something"})
-            assert old.instead in str(caught.value.hint)
+            assert old.instead in str(error.value.hint)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -99,8 +99,10 @@ def files_are_readable_and_deleted_with_the_job(system: System, job: str) -> Non
     latest = rows[0]
     files = system.get(f"/jobs/{job}/checkpoints/latest/files")["data"]
     for file in files:
-        got = system.client.get(f"/jobs/{job}/checkpoints/latest/files/{file['path']}", headers={"Range": "bytes=0-9"})
-        assert (got.status_code, len(got.content)) == (206, min(10, file["bytes"]))
+        answer = system.client.get(
+            f"/jobs/{job}/checkpoints/latest/files/{file['path']}", headers={"Range": "bytes=0-9"}
+        )
+        assert (answer.status_code, len(answer.content)) == (206, min(10, file["bytes"]))
     with tarfile.open(fileobj=io.BytesIO(system.client.get(f"/jobs/{job}/checkpoints/latest/archive").content)) as tar:
         assert {member.name for member in tar} == {f"checkpoint-{latest['step']}/{item['path']}" for item in files}
     system.processes.until(
@@ -117,8 +119,8 @@ def checkpoints_in(store: RemoteStore, job: str) -> set[str]:
 
 
 def a_fork_starts_from_the_bucket(system: System, job: str) -> None:
-    asked = {"checkpoint": "latest", "mode": "weights", "patch": {"training": {"max_steps": 3}}}
-    forked = system.client.post(f"/jobs/{job}/fork", json=asked).json()["id"]
+    body = {"checkpoint": "latest", "mode": "weights", "patch": {"training": {"max_steps": 3}}}
+    forked = system.client.post(f"/jobs/{job}/fork", json=body).json()["id"]
     assert system.until_settled(forked, within=60)["state"] == "succeeded"
 
 

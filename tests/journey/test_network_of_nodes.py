@@ -128,8 +128,8 @@ def test_nodes_on_a_real_network_train_together_and_a_cut_off_node_is_lost(syste
     assert (lost["reason"], lost["error"]["code"]) == ("node_lost", "node_lost")
     assert f"heartbeat from node-{cut}" in lost["error"]["message"]
     assert first[1] not in [node["name"] for node in again["nodes"]]
-    gone = "what ran on the node whose cable was pulled has ended"
-    system.until(lambda: not set(zombie) & set(system.training_pids(job)), within=at_ease(60), what=gone, job=job)
+    what = "what ran on the node whose cable was pulled has ended"
+    system.until(lambda: not set(zombie) & set(system.training_pids(job)), within=at_ease(60), what=what, job=job)
     assert_whole(system.events(job))
 
     system.until(lambda: system.node_is_up(cut), within=at_ease(60), what="it takes work again", job=job)

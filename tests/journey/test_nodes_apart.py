@@ -150,11 +150,11 @@ def test_an_own_loop_continues_on_other_nodes_as_if_undisturbed(nodes: Nodes) ->
     assert examples.ended(quiet)["state"] == "succeeded"
     gates = system.processes.folder / "gates"
     gates.mkdir()
-    held = {"use": "held:main", "args": {"epochs": 12, "gates": str(gates), "steps": [4, 6]}}
+    loop = {"use": "held:main", "args": {"epochs": 12, "gates": str(gates), "steps": [4, 6]}}
     job = system.submit(
         {
             **spec,
-            "loop": held,
+            "loop": loop,
             "code": {"bundle": system.upload(code_of(EXAMPLES / "own-loop") | {"held.py": HELD.encode()})},
         }
     )
@@ -188,7 +188,7 @@ def test_a_retried_script_has_the_files_of_all_nodes_on_every_node(nodes: Nodes)
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
     assert first["error"]["rank"] == 1
     assert "sys.exit(3)" in first["error"]["message"]
-    said = [str(event["data"]) for event in system.events(job) if event["kind"] == "line"]
-    assert sum("continues at step 20" in line for line in said) == 2, "on each node"
-    assert not any("Could not load random states" in line for line in said)
+    lines = [str(event["data"]) for event in system.events(job) if event["kind"] == "line"]
+    assert sum("continues at step 20" in line for line in lines) == 2, "on each node"
+    assert not any("Could not load random states" in line for line in lines)
     assert_whole(system.events(job))

@@ -90,7 +90,7 @@ def a_story(ground: Ground, here: Processes, elsewhere: Processes, redis: RedisS
     for job in (done, quiet):
         assert system.until_settled(job)["state"] == "succeeded"
     ground.paste("Back up", "here")
-    said = {job: what_a_user_reads(system, job) for job in (done, quiet, paused)}
+    before = {job: what_a_user_reads(system, job) for job in (done, quiet, paused)}
     the_node_is_drained(system, running)
     system.kill_everything()
     shutil.rmtree(system.folder)
@@ -99,14 +99,14 @@ def a_story(ground: Ground, here: Processes, elsewhere: Processes, redis: RedisS
     redis.start()
     system = System(elsewhere, redis, ground.urls[1])
     system.start_service()
-    assert {job: what_a_user_reads(system, job) for job in said} == said
+    assert {job: what_a_user_reads(system, job) for job in before} == before
     system.start_node(2, slots=2)
     system.processes.until(lambda: [node["state"] for node in system.get("/nodes")["data"]].count("lost") == 1,
                            within=60, what="the node that the backup knows is known to be lost")  # fmt: skip
     assert system.do(paused, "resume").status_code == 202
-    went_on = system.until_settled(paused)
+    resumed = system.until_settled(paused)
 
-    assert (went_on["state"], went_on["attempt"]) == ("succeeded", 2), went_on
+    assert (resumed["state"], resumed["attempt"]) == ("succeeded", 2), resumed
     assert system.losses(paused) == system.losses(quiet)
     assert system.final_weights(paused) == system.final_weights(quiet)
     what_ran_at_the_backup_was_lost_and_goes_on(system, running)

@@ -75,10 +75,10 @@ def test_a_job_on_two_nodes_survives_a_lost_node_and_a_pause(system: System) -> 
 
 
 def test_the_tutorial_about_two_nodes_trains_on_two_nodes(system: System, tmp_path: Path) -> None:
-    printed = paste(snippets("tutorials/two-nodes.md"), tmp_path, system.url)
+    output = paste(snippets("tutorials/two-nodes.md"), tmp_path, system.url)
 
-    assert "succeeded (completed)" in printed
-    job = re.findall(r"job_[0-9a-f]{32}", printed)[0]
+    assert "succeeded (completed)" in output
+    job = re.findall(r"job_[0-9a-f]{32}", output)[0]
     # Another test has killed a node. The first attempt may have been placed there before control noticed its death.
     assert len(system.get(f"/jobs/{job}/attempts")["data"][-1]["nodes"]) == 2
 
@@ -89,11 +89,11 @@ def the_save(system: System, job: str) -> list[JSON]:
 
 def a_job_for_too_many_nodes_waits_with_a_reason(system: System) -> None:
     """A job for four nodes is accepted in a system of three nodes. Its message names the reason why it waits."""
-    asked = {**TOGETHER, "resources": {"nodes": 4}}
+    spec = {**TOGETHER, "resources": {"nodes": 4}}
     why = "waits for 4 nodes with 1 slot each in pool 'default': there are only 3 such nodes that take work"
-    would = system.client.post("/jobs/validate", json=asked).json()["placement"]
+    would = system.client.post("/jobs/validate", json=spec).json()["placement"]
     assert (would["waits"], would["message"]) == (True, why)
-    job = system.submit(asked)
+    job = system.submit(spec)
     system.until(
         lambda: system.job(job)["reason"] == "no_such_shape", within=20, what="placement has tried it", job=job
     )

@@ -191,8 +191,8 @@ def test_hostile_code_can_reach_only_its_own_files(system: System) -> None:
 @pytest.mark.matrix
 def test_without_a_training_user_hostile_code_can_reach_other_files(system: System) -> None:
     """This is the negative control: the same code with FOOTPLATE_TRAINING_USER=root."""
-    rooted = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
-    node = system.start_node(7, **rooted)
+    settings = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
+    node = system.start_node(7, **settings)
     finished = attempt_of(system, run(system, SHORT_TOY)["id"]) / "outputs" / "model.safetensors"
     spec = hostile(system, finished, resources={"pool": ROOTED})
     message = report(system, run(system, spec))
@@ -284,5 +284,5 @@ sys.exit(0 if before else 3)
         done = run(system, {**spec, "retry": {"on": ["crashed"]}})
 
     assert done["attempt"] == 2
-    left = RemoteStore(settings["FOOTPLATE_ARTIFACTS"]).read(f"{layout.outputs_folder(done['id'], 2)}/state/step")
-    assert left.decode() == f"as {ONE};" * 2
+    content = RemoteStore(settings["FOOTPLATE_ARTIFACTS"]).read(f"{layout.outputs_folder(done['id'], 2)}/state/step")
+    assert content.decode() == f"as {ONE};" * 2

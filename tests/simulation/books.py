@@ -160,8 +160,8 @@ class Books:
         for job in self.jobs.values():
             if job != before.get(job.id):
                 self._look_at(job, before.get(job.id))
-        for gone in before.keys() - self.jobs.keys():
-            self.must(gone in self.deleted, "{} is gone, and nobody deleted it", gone)
+        for missing in before.keys() - self.jobs.keys():
+            self.must(missing in self.deleted, "{} is gone, and nobody deleted it", missing)
         for key, part in self.sources.items():
             if (earlier := sources.get(key)) is not None and earlier != part:
                 self.must(part.watermark >= earlier.watermark, "the watermark of {} attempt {} fell", *key[:2])
@@ -189,7 +189,7 @@ class Books:
             outcome = before.state, job.state, job.reason, job.attempt
             self.world.say("sql", "{} {} -> {} ({}), attempt {}", job.id, *outcome)
         self.must(_is_allowed(before.state, job.state), "{} moved from {} to {}", job.id, before.state, job.state)
-        rises = all(now >= then for now, then in zip(job[3:], before[3:], strict=True))
+        rises = all(now >= earlier for now, earlier in zip(job[3:], before[3:], strict=True))
         is_fenced = (job.fence > before.fence) == (job.attempt > before.attempt)
         self.must(rises and is_fenced, "{} went from {} to {}", job.id, before[3:], job[3:])
 
@@ -199,9 +199,9 @@ class Books:
         fences = [fence for _, fence, *_ in rows]
         self.must(fences == sorted(set(fences)), "the fences of {} are {}", job.id, fences)
         open_ones = [attempt for attempt, _, is_open, *_ in rows if is_open]
-        wanted = [job.attempt] if job.state in ACTIVE else []
+        expected = [job.attempt] if job.state in ACTIVE else []
         what = "{} is {} at attempt {}, and open are {}"
-        self.must(open_ones == wanted, what, job.id, job.state, job.attempt, open_ones)
+        self.must(open_ones == expected, what, job.id, job.state, job.attempt, open_ones)
         for attempt, _, is_open, ending, error in rows:
             if not is_open and (job.id, attempt) not in self._ended:
                 self._ended.add((job.id, attempt))
@@ -219,14 +219,14 @@ class Books:
             self.must(silent >= self.lease_seconds - 0.01, what, job.id, attempt, round(silent, 3))
 
     def _look_at_slots(self) -> None:
-        taken: Counter[str] = Counter()
+        used_slots: Counter[str] = Counter()
         for part in self.sources.values():
             if part.ended_at is None:
-                taken[part.node] += part.slots
+                used_slots[part.node] += part.slots
                 job = self.jobs[part.job_id]
                 is_current = job.attempt == part.attempt and job.state in ACTIVE
                 self.must(is_current, "{} attempt {} holds slots, and is over", *part[:2])
-        for node, slots in taken.items():
+        for node, slots in used_slots.items():
             self.must(slots <= self.slots[node], "{} has {} slots, and gave away {}", node, self.slots[node], slots)
 
     def _look_at_checkpoints(self) -> None:

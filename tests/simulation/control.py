@@ -63,7 +63,7 @@ class SimulatedIo(ControlIo):
     def __init__(self, world: World, redis: Redis, store: Store) -> None:
         self._world, self._producer = world, CeleryProducer(redis)
         self.redis = AsyncLine(redis)  # type: ignore[assignment]
-        self.remover = SimpleNamespace(remove=lambda _, going, __: store.remove_all(going), stuck=0)  # type: ignore[assignment]
+        self.remover = SimpleNamespace(remove=lambda _, rows, __: store.remove_all(rows), stuck=0)  # type: ignore[assignment]
         self.clock = lambda: world.clock  # type: ignore[misc]
         self.now_ms = world.now_ms  # type: ignore[misc]
 

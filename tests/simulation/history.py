@@ -22,12 +22,12 @@ class History:
         self._seqs: dict[tuple[int, int], int] = {}
         self._gaps: dict[tuple[int, int], list[tuple[int, int | None]]] = {}
 
-    def read(self, no: int, attempt: int, source: int, seq: int, kind: str, data: str, said: Said) -> None:
+    def read(self, no: int, attempt: int, source: int, seq: int, kind: str, data: str, sent_events: Said) -> None:
         self.must(no == self.last_no + 1, "event {} of {} follows {}", no, self.job, self.last_no)
         self.last_no = no
         if source != SERVICE_SOURCE:
             self._is_next(attempt, source, seq)
-            self._is_true(attempt, seq, kind, data, said)
+            self._is_true(attempt, seq, kind, data, sent_events)
         elif kind == Kind.GAP:
             gap = json.loads(data)
             self._gaps.setdefault((attempt, gap["source"]), []).append((gap["from"], gap["to"]))
@@ -44,10 +44,12 @@ class History:
         self.must(seq > last and is_whole, what, self.job, attempt, source, seq, last)
         self._seqs[attempt, source] = seq
 
-    def _is_true(self, attempt: int, seq: int, kind: str, data: str, said: Said) -> None:
-        self.must(seq <= len(said), "{} attempt {}: seq {} was never sent", self.job, attempt, seq)
-        wanted = said[seq - 1]
+    def _is_true(self, attempt: int, seq: int, kind: str, data: str, sent_events: Said) -> None:
+        self.must(seq <= len(sent_events), "{} attempt {}: seq {} was never sent", self.job, attempt, seq)
+        expected = sent_events[seq - 1]
         # The event of a worker that it runs is stored as a note if the job does not run any more.
-        is_reworded = wanted[0] == Kind.STATE and kind == Kind.NOTE
+        is_reworded = expected[0] == Kind.STATE and kind == Kind.NOTE
         what = "{} attempt {}: seq {} is {} {}, and was {}"
-        self.must(is_reworded or (kind, json.loads(data)) == wanted, what, self.job, attempt, seq, kind, data, wanted)
+        self.must(
+            is_reworded or (kind, json.loads(data)) == expected, what, self.job, attempt, seq, kind, data, expected
+        )

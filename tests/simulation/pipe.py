@@ -174,10 +174,10 @@ class AsyncLine:
 
     async def lpop(self, name: str, count: int) -> list[bytes]:
         self.reach()
-        popped = (self._redis.pop(name) for _ in range(count))
-        taken = [raw for raw in popped if raw is not None]
+        item = (self._redis.pop(name) for _ in range(count))
+        messages = [raw for raw in item if raw is not None]
         await self._world.interrupt_sometimes()
-        return taken
+        return messages
 
     async def xread(self, streams: dict[str, str], count: int, block: int) -> list[Any]:
         self.reach()

@@ -173,7 +173,7 @@ def checkpoints_of_older_attempts_are_never_deleted() -> Off:
 
 @off("was rotated away, and is there")
 def a_row_is_marked_deleted_before_its_folder_is_deleted() -> Off:
-    return [patch.object(Store, "remove_all", lambda _, going: going)]
+    return [patch.object(Store, "remove_all", lambda _, rows: rows)]
 
 
 # Workers

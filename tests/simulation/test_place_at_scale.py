@@ -80,10 +80,10 @@ class Day:
     def take(self, placement: Placement) -> None:
         for share in placement.shares:
             room = self.rooms[share.node]
-            left = tuple(gpu for gpu in room.free_gpus if gpu.uuid not in share.gpus)
+            free_gpus = tuple(gpu for gpu in room.free_gpus if gpu.uuid not in share.gpus)
             assert room.free_slots >= share.slots
-            assert len(left) == len(room.free_gpus) - len(share.gpus), "a GPU was given away twice"
-            self.rooms[share.node] = replace(room, free_slots=room.free_slots - share.slots, free_gpus=left)
+            assert len(free_gpus) == len(room.free_gpus) - len(share.gpus), "a GPU was given away twice"
+            self.rooms[share.node] = replace(room, free_slots=room.free_slots - share.slots, free_gpus=free_gpus)
 
     def give_back(self, job: JobId) -> Waiting:
         placement, waited, _ = self.running.pop(job)
@@ -114,11 +114,11 @@ class Day:
 
     def count(self) -> None:
         """Counts the free slots, if a job waits that could run in one of them."""
-        asked = {job.needs.gpus_per_node for job in self.waiting.values() if job.needs.nodes == 1}
+        requests = {job.needs.gpus_per_node for job in self.waiting.values() if job.needs.nodes == 1}
         for room in self.rooms.values():
             self.slots += room.slots
-            wanted = {None, 0, 1} if room.free_gpus else {0} if room.gpus else {None, 0}
-            if room.is_open and asked & wanted:
+            offers = {None, 0, 1} if room.free_gpus else {0} if room.gpus else {None, 0}
+            if room.is_open and requests & offers:
                 self.idle += room.free_slots
 
 

@@ -33,13 +33,13 @@ class Story:
             railway.open()
             self.world.run(until=15)
             self.job = railway.users.jobs[0]
-            backup, then = self.driver.serialize(), books.sources[self.job, 1, 0].watermark
+            backup, before = self.driver.serialize(), books.sources[self.job, 1, 0].watermark
             self.world.run(until=30)
-            now = books.sources[self.job, 1, 0].watermark
+            after = books.sources[self.job, 1, 0].watermark
             self.restore(backup)
             self.world.run(until=250, is_over=railway.is_quiet)
             railway.close()
-        return then, now
+        return before, after
 
     def restore(self, backup: bytes) -> None:
         """Restores the backup as an operator does, while the service is stopped."""
@@ -66,11 +66,11 @@ def gaps(story: Story) -> list[tuple[int, int]]:
 
 
 def test_events_that_no_node_has_any_more_are_reported_as_missing(story: Story) -> None:
-    then, now = story.run()
+    before, after = story.run()
 
     assert {(job.state, job.attempt) for job in story.railway.books.jobs.values()} == {("succeeded", 1)}
     [(first, last)] = gaps(story)
-    assert then + 1 == first <= last < now
+    assert before + 1 == first <= last < after
 
 
 @pytest.mark.matrix

@@ -46,11 +46,11 @@ class Store:
     def remove(self, path: str) -> None:
         self.whole.pop(path, None)
 
-    def remove_all(self, going: list[tuple[JobId, str]]) -> list[tuple[JobId, str]]:
+    def remove_all(self, rows: list[tuple[JobId, str]]) -> list[tuple[JobId, str]]:
         """Removes checkpoints as prune does. After an interruption they are removed, but not reported as removed."""
-        for _, path in going:
+        for _, path in rows:
             self.remove(path)
-        return going
+        return rows
 
     def flip_a_bit(self, path: str) -> None:
         self.whole[path] = False
@@ -81,13 +81,13 @@ class Training:
             self.is_dead = True
             return []
         self.step += 1
-        said: list[Event] = [(Kind.LOG, self.step, {"loss": 1 / self.step})]
+        events: list[Event] = [(Kind.LOG, self.step, {"loss": 1 / self.step})]
         if self.world.chance(0.3):
-            said.append((Kind.LINE, self.step, {"text": f"step {self.step} of attempt {self.grant.attempt}"}))
+            events.append((Kind.LINE, self.step, {"text": f"step {self.step} of attempt {self.grant.attempt}"}))
         stops = stop is not None and not self.plan.ignores_stops
         is_due = self.step % self.plan.save_every == 0 or (stops and stop == "checkpoint")
         if is_due and self.grant.source == 0:
-            said.append(self._save())
+            events.append(self._save())
         if self.step >= self.plan.steps:
             outputs = str(outputs_folder(self.grant.job, self.grant.attempt))
             self.done = DoneData(
@@ -95,36 +95,36 @@ class Training:
             )
         elif stops:
             self.done = DoneData(ending=Ending.STOPPED, reason="cancel", result={"steps": self.step})
-        return said
+        return events
 
     def _begin(self) -> list[Event]:
         self.is_running = True
-        said: list[Event] = [(Kind.STATE, None, {"state": "running"})]
+        events: list[Event] = [(Kind.STATE, None, {"state": "running"})]
         for offer in self.grant.checkpoints:
             if self.store.whole.get(offer.path):
                 self.step = offer.step
-                return [*said, (Kind.NOTE, None, {"message": f"continues at step {offer.step}"})]
+                return [*events, (Kind.NOTE, None, {"message": f"continues at step {offer.step}"})]
             corrupt = CheckpointData(status="corrupt", path=offer.path, message="it does not verify")
-            said.append((Kind.CHECKPOINT, offer.step, corrupt.model_dump(mode="json")))
+            events.append((Kind.CHECKPOINT, offer.step, corrupt.model_dump(mode="json")))
         if self.grant.checkpoints:
             error = Failure(code="no_valid_checkpoint", message="none verifies")
             self.done = DoneData(ending=Ending.FAILED, reason="no_valid_checkpoint", error=error)
-        return said
+        return events
 
     def _save(self) -> Event:
         """Saves a checkpoint, deletes the oldest, and reports both, in the order of the real training."""
         path = str(checkpoint_folder(self.grant.job, self.grant.attempt, self.step))
         self.store.put(path)
         self._saved = [save for save in self._saved if save[1] != path]
-        gone: list[str] = []
+        deleted: list[str] = []
         relied_on = self._relied_on()
         for _, old in list(self._saved):
             if len(self._saved) + 1 > self.plan.keep and old != relied_on:
                 self.store.remove(old)
-                gone.append(old)
+                deleted.append(old)
                 self._saved = [save for save in self._saved if save[1] != old]
         self._saved.append((self.step, path))
-        data = CheckpointData(status="committed", path=path, manifest_sha256="x", files=1, deleted=gone)
+        data = CheckpointData(status="committed", path=path, manifest_sha256="x", files=1, deleted=deleted)
         return Kind.CHECKPOINT, self.step, data.model_dump(mode="json")
 
     def _relied_on(self) -> str | None:

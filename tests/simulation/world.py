@@ -126,8 +126,8 @@ class World:
     def story(self) -> str:
         lines = []
         for number, (at, actor, what, args) in enumerate(self._story, 1):
-            named = [self._names.get(arg, arg) if isinstance(arg, str) else arg for arg in args]
-            lines.append(f"{number:5} {at:8.3f} {actor:10} {what.format(*named)}")
+            names = [self._names.get(arg, arg) if isinstance(arg, str) else arg for arg in args]
+            lines.append(f"{number:5} {at:8.3f} {actor:10} {what.format(*names)}")
         return "\n".join(lines)
 
 

@@ -44,17 +44,17 @@ class Collector:
     def resources(self) -> list[dict[str, str]]:
         """Returns the attributes of the resource of each sender."""
         return [
-            {attribute.key: attribute.value.string_value for attribute in sent.resource.attributes}
+            {attribute.key: attribute.value.string_value for attribute in batch.resource.attributes}
             for request in list(self.requests)
-            for sent in request.resource_spans
+            for batch in request.resource_spans
         ]
 
     def _all(self) -> list[Span]:
         return [
             span
             for request in list(self.requests)
-            for sent in request.resource_spans
-            for scope in sent.scope_spans
+            for batch in request.resource_spans
+            for scope in batch.scope_spans
             for span in scope.spans
         ]
 

@@ -51,12 +51,12 @@ class Gatekeeper(TrainerCallback):
         self.folder, self.steps = Path(at), steps
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        reached = self.folder / f"{state.global_step}"
-        if state.global_step not in self.steps or reached.exists():
+        marker = self.folder / f"{state.global_step}"
+        if state.global_step not in self.steps or marker.exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        reached.touch()
-        may_pass, emit = reached.with_name(f"{reached.name}.open"), _emit()
+        marker.touch()
+        may_pass, emit = marker.with_name(f"{marker.name}.open"), _emit()
         while not may_pass.exists() and os.pread(emit.stop_fd, 1, 0) == b"\0":
             time.sleep(0.01)
 

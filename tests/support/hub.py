@@ -46,15 +46,15 @@ class Hub:
         self._waiting = 0
         self.url = ""
 
-    def create(self, asked: dict[str, Any]) -> dict[str, Any]:
-        name = f"{asked.get('organization') or 'me'}/{asked['name']}"
-        is_private = asked.get("private", {"private": True, "public": False}.get(str(asked.get("visibility"))))
+    def create(self, body: dict[str, Any]) -> dict[str, Any]:
+        name = f"{body.get('organization') or 'me'}/{body['name']}"
+        is_private = body.get("private", {"private": True, "public": False}.get(str(body.get("visibility"))))
         self.repositories.setdefault(name, Repository(is_private))
         return {"url": f"{self.url}/{name}", "name": name, "id": name}
 
-    def preupload(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def preupload(self, body: dict[str, Any]) -> dict[str, Any]:
         return {
-            "files": [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in asked["files"]]
+            "files": [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in body["files"]]
         }
 
     def commit(self, name: str, branch: str, lines: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -99,12 +99,12 @@ def a_hub() -> Iterator[Hub]:
             self._answer({"name": "me", "type": "user", "orgs": [], "auth": {}})
 
         def _answer(self, answer: dict[str, Any] | None) -> None:
-            said = json.dumps(answer if answer is not None else {"error": "the stand-in refuses"}).encode()
+            content = json.dumps(answer if answer is not None else {"error": "the stand-in refuses"}).encode()
             self.send_response(200 if answer is not None else 403)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(said)))
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(content)
 
         def log_message(self, *args: Any) -> None: ...
 

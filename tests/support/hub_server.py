@@ -37,13 +37,13 @@ class HubServer:
         self.start()
 
     def start(self, port: int = 0) -> None:
-        said = self.folder / "port"
-        said.unlink(missing_ok=True)
+        port_file = self.folder / "port"
+        port_file.unlink(missing_ok=True)
         self._process = self._processes.start(
             "-m", "tests.support.hub_server", str(self.folder), str(port), name="hub-server"
         )
-        self._process.until(said.exists, within=30, what="the stand-in for the hub listens")
-        self.port = int(said.read_text())
+        self._process.until(port_file.exists, within=30, what="the stand-in for the hub listens")
+        self.port = int(port_file.read_text())
 
     def go_away(self) -> None:
         self._process.terminate(10)
@@ -140,11 +140,11 @@ class Handler(BaseHTTPRequestHandler):
         )
         names = {file: str(file.relative_to(repository / commit)).removesuffix(".lost") for file in files}
         if word == "tree":
-            listed = [
+            entries = [
                 {"type": "file", "path": name, "size": item.stat().st_size, "oid": _oid(item)}
                 for item, name in names.items()
             ]
-            self._json(listed)
+            self._json(entries)
         else:
             siblings = [{"rfilename": name} for name in names.values()]
             reports = {"id": "/".join(parts[:at]), "sha": commit, "private": False, "tags": [], "siblings": siblings}
@@ -207,10 +207,10 @@ def _oid(file: Path) -> str:
 def main() -> None:
     Handler.root = Path(sys.argv[1])
     server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler)
-    said = Handler.root / "port"
-    fresh = said.with_suffix(".new")
+    port_file = Handler.root / "port"
+    fresh = port_file.with_suffix(".new")
     fresh.write_text(str(server.server_address[1]))
-    fresh.rename(said)
+    fresh.rename(port_file)
     server.serve_forever()
 
 

@@ -47,9 +47,9 @@ def capacity(
 ) -> NodeCapacity:
     """Returns a node with these slots and GPUs, of which `free` are free."""
     cards = cards or tuple(Gpu(uuid=f"{name}-{n}", name="H100", capability=(9, 0)) for n in range(gpus))
-    left = slots if free is None else free
-    settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": left, "gpus": cards}
-    return NodeCapacity(**{"node": NodeId(name), **settings, "free_gpus": cards[:left], **more})  # type: ignore[arg-type]
+    free_slots = slots if free is None else free
+    settings = {"boot": "b", "pool": "default", "slots": slots, "free_slots": free_slots, "gpus": cards}
+    return NodeCapacity(**{"node": NodeId(name), **settings, "free_gpus": cards[:free_slots], **more})  # type: ignore[arg-type]
 
 
 def job(name: str, priority: int = 5, since: int = 0, **needs: object) -> Waiting:
@@ -64,6 +64,8 @@ def place(jobs: Iterable[Waiting], nodes: Sequence[NodeCapacity]) -> Plan:
         [QueueLine(repr(needs), needs, [job.row for job in line]) for needs, line in lines.items()], nodes
     )
     placed = {placement.job_id for placement in plan.placements}
-    left = {repr(needs): [job.job_id for job in line if job.job_id not in placed] for needs, line in lines.items()}
-    assert plan.waits.keys() == {shape for shape, jobs in left.items() if jobs}, "each waiting job must have a reason"
-    return Plan(plan.placements, {job: wait for shape, wait in plan.waits.items() for job in left[shape]})
+    remaining = {repr(needs): [job.job_id for job in line if job.job_id not in placed] for needs, line in lines.items()}
+    assert plan.waits.keys() == {shape for shape, jobs in remaining.items() if jobs}, (
+        "each waiting job must have a reason"
+    )
+    return Plan(plan.placements, {job: wait for shape, wait in plan.waits.items() for job in remaining[shape]})

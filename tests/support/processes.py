@@ -150,8 +150,8 @@ def at_ease(seconds: float) -> float:
     Processes that want to run at this moment count, too, because the load average is too slow. Use this only for
     measurements, because `until` scales its time itself.
     """
-    load, _, _, wanting, *_ = Path("/proc/loadavg").read_text().replace("/", " ").split()
-    return seconds * max(1.0, max(float(load), int(wanting)) / (os.cpu_count() or 1))
+    load, _, _, runnable, *_ = Path("/proc/loadavg").read_text().replace("/", " ").split()
+    return seconds * max(1.0, max(float(load), int(runnable)) / (os.cpu_count() or 1))
 
 
 def _late(what: str, within: float, logs: Iterable[Path], last: Exception | None) -> str:
@@ -330,8 +330,8 @@ class Processes:
 
 def clean_environment() -> dict[str, str]:
     """Returns this environment without its FOOTPLATE_ settings, and with one thread for each process."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("FOOTPLATE_")}
-    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("FOOTPLATE_")}
+    return variables | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
 
 
 def is_alive(pid: int) -> bool:

@@ -92,19 +92,19 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         processes.stop_all()
 
 
-def main(host: str, port: int, said: Path) -> None:
+def main(host: str, port: int, state_file: Path) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {AWAY, BACK})
     server = _listening(host, port)
     # moto imports most of its modules at the first request, which takes long on a busy machine.
     httpx2.put(f"http://{host}:{port}/{BUCKET}", timeout=60).raise_for_status()
-    _say(said, "here")
+    _say(state_file, "here")
     while True:
         if signal.sigwait({AWAY, BACK}) == AWAY:
             server.stop()
-            _say(said, "away")
+            _say(state_file, "away")
         else:
             server = _listening(host, port)
-            _say(said, "here")
+            _say(state_file, "here")
 
 
 def _listening(host: str, port: int) -> Any:
@@ -115,10 +115,10 @@ def _listening(host: str, port: int) -> Any:
     return server
 
 
-def _say(said: Path, what: str) -> None:
-    aside = said.with_suffix(".new")
+def _say(state_file: Path, what: str) -> None:
+    aside = state_file.with_suffix(".new")
     aside.write_text(what)
-    os.replace(aside, said)
+    os.replace(aside, state_file)
 
 
 if __name__ == "__main__":

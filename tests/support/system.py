@@ -259,12 +259,12 @@ class System:
 
     def until_step(self, job: str, step: int, within: float = 60) -> None:
         """Waits until SQL has a log of this step."""
-        seen = 0
+        last_no = 0
 
         def reached() -> bool:
-            nonlocal seen
-            rows = self.metrics(job, after=seen)
-            seen = rows[-1]["no"] if rows else seen
+            nonlocal last_no
+            rows = self.metrics(job, after=last_no)
+            last_no = rows[-1]["no"] if rows else last_no
             return any((row.get("step") or 0) >= step for row in rows)
 
         self.until(reached, within=within, what=f"the job logs step {step}", job=job)

@@ -74,10 +74,10 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            remaining_seconds = None if deadline is None else deadline - time.monotonic()
+            if remaining_seconds is not None and remaining_seconds <= 0:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            self._template.receive_exit_codes(left)
+            self._template.receive_exit_codes(remaining_seconds)
         assert self.returncode is not None
         return self.returncode
 
@@ -106,9 +106,9 @@ class Template:
 
     def fork(self, argv: list[str], ways: list[str], env: Mapping[str, str], cwd: str, *fds: int) -> Forked:
         """Starts the command. The files are its output, or its input, output and errors."""
-        asked = json.dumps({"argv": argv, "ways": ways, "env": dict(env), "cwd": cwd}).encode()
+        request = json.dumps({"argv": argv, "ways": ways, "env": dict(env), "cwd": cwd}).encode()
         with self._lock:
-            socket.send_fds(self._line, [asked], list(fds))
+            socket.send_fds(self._line, [request], list(fds))
             while not isinstance(pid := self._next(), int):
                 pass
             self._forks[pid] = forked = Forked(self, pid)
@@ -130,11 +130,11 @@ class Template:
             packet = self._line.recv(1 << 18)
         if not packet:
             raise AssertionError(f"the template of {self._program} has ended:\n{_output(self._program)}")
-        said = json.loads(packet)
-        if isinstance(said, list):
-            pid, code = said
+        message = json.loads(packet)
+        if isinstance(message, list):
+            pid, code = message
             self._forks.pop(pid).returncode = code
-        return said
+        return message
 
 
 _started: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
@@ -386,12 +386,12 @@ def _serve(listening: socket.socket, greeting: bytes) -> None:
                 if not forks:
                     os._exit(0)
             else:
-                asked, fds = packet
+                request, fds = packet
                 if (pid := os.fork()) == 0:
                     selector.close()
                     for other in {listening, *forks} - {line}:
                         other.detach()
-                    _become(asked, fds, line)
+                    _become(request, fds, line)
                     return
                 for fd in fds:
                     os.close(fd)
@@ -421,7 +421,7 @@ def _reap(line: socket.socket, pid: int, *, pidfd: int, forks: dict[socket.socke
             line.send(json.dumps([pid, code]).encode())
 
 
-def _become(asked: dict[str, Any], fds: list[int], line: socket.socket) -> None:
+def _become(request: dict[str, Any], fds: list[int], line: socket.socket) -> None:
     """Runs the program in a fork. Returns when the program ends, so that the interpreter shuts down as usual."""
     parent = os.getppid()
     os.setsid()
@@ -436,12 +436,12 @@ def _become(asked: dict[str, Any], fds: list[int], line: socket.socket) -> None:
         sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.closerange(3, 1 << 16)
     line.detach()
-    if asked["ways"]:
+    if request["ways"]:
         from tests.support import ways
 
-        ways.open_for([Path(folder) for folder in asked["ways"]])
-    os.chdir(asked["cwd"])
-    argv, env = asked["argv"], asked["env"]
+        ways.open_for([Path(folder) for folder in request["ways"]])
+    os.chdir(request["cwd"])
+    argv, env = request["argv"], request["env"]
     take_on(argv, env)
     if argv[1] == "-c":
         exec(argv[2], {"__name__": "__main__"})
@@ -486,8 +486,8 @@ def _set_name_in_proc(argv: str, environ: str) -> None:
     # Fields 48 to 51 of /proc/self/stat are the addresses of both.
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     arg_start, arg_end, env_start, env_end = map(int, fields[45:49])
-    for said, start, end in ((argv, arg_start, arg_end), (environ, env_start, env_end)):
-        raw, room = said.encode(), end - start
+    for text, start, end in ((argv, arg_start, arg_end), (environ, env_start, env_end)):
+        raw, room = text.encode(), end - start
         assert len(raw) < room, f"{len(raw)} bytes do not fit into {room}"
         ctypes.memset(start, 0, room)
         ctypes.memmove(start, raw, len(raw))
@@ -556,14 +556,14 @@ def _be_a_warm_seed(line: socket.socket) -> NoReturn:
     os.dup2(fds[0], 0)
     os.closerange(3, 1 << 16)
     line.detach()
-    asked = json.loads(packet)
-    take_on(asked["argv"], asked["env"])
+    request = json.loads(packet)
+    take_on(request["argv"], request["env"])
     # A warm parent that is started as usual has not imported these programs, and training may use other modules.
     for name in [name for name in sys.modules if name.partition(".")[0] in PROGRAMS]:
         del sys.modules[name]
     code = 0
     try:
-        run(asked["argv"][2])
+        run(request["argv"][2])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:

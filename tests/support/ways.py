@@ -50,14 +50,14 @@ def _topmost(closed: set[Path]) -> list[Path]:
 
 
 def _open(closed: Path, needed: list[Path]) -> None:
-    held = tempfile.mkdtemp(dir="/tmp")
-    _mount(str(closed), held, BIND | REC)
+    folder = tempfile.mkdtemp(dir="/tmp")
+    _mount(str(closed), folder, BIND | REC)
     _mount("none", str(closed), 0, kind="tmpfs", options="mode=755")
     for path in sorted(needed):
         path.mkdir(parents=True, exist_ok=True)
-        _mount(str(Path(held) / path.relative_to(closed)), str(path), BIND | REC)
-    _checked(_libc.umount2(held.encode(), DETACH))
-    os.rmdir(held)
+        _mount(str(Path(folder) / path.relative_to(closed)), str(path), BIND | REC)
+    _checked(_libc.umount2(folder.encode(), DETACH))
+    os.rmdir(folder)
 
 
 def _mount(source: str, target: str, flags: int, kind: str = "none", options: str = "") -> None:

@@ -45,5 +45,5 @@ def mark_every_upload_as_complete(outputs: Any) -> None:
 
 
 @switch("files that a node has fetched are not uploaded again", module="worker.attempt.output_files")
-def upload_fetched_files_again(left: Any) -> None:
-    left.AttemptOutputs._was_fetched = lambda self, opened, path: False
+def upload_fetched_files_again(module: Any) -> None:
+    module.AttemptOutputs._was_fetched = lambda self, opened, path: False

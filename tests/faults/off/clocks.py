@@ -14,7 +14,7 @@ def time_by_the_wall(rescue: Any) -> None:
     timers = rescue.Timers
 
     def by_the_wall(method: Any) -> Any:
-        return lambda self, *given: method(self, *given[:-1], time.time())
+        return lambda self, *args: method(self, *args[:-1], time.time())
 
     for name in ("renew", "restart", "elapsed"):
         setattr(timers, name, by_the_wall(getattr(timers, name)))

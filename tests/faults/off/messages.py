@@ -16,10 +16,10 @@ def grant_everyone(grant: Any) -> None:
 
     guarded = grant.attempts.claim
 
-    def unguarded(conn: Any, job_id: Any, attempt: int, *asked: Any) -> Any:
+    def unguarded(conn: Any, job_id: Any, attempt: int, *args: Any) -> Any:
         forget = update(sources).where(sources.c.job_id == job_id, sources.c.attempt == attempt).values(claim=None)
         conn.execute(forget)
-        return guarded(conn, job_id, attempt, *asked)
+        return guarded(conn, job_id, attempt, *args)
 
     grant.attempts.claim = unguarded
 
@@ -29,8 +29,8 @@ def ignore_fence_and_node(grant: Any) -> None:
     """Grants every claim of the job, whichever fence, attempt or node it names."""
     guarded = grant.attempts.claim
 
-    def unfenced(conn: Any, job_id: Any, *asked: Any) -> Any:
-        *_, boot, claim, now, rendezvous = asked
+    def unfenced(conn: Any, job_id: Any, *args: Any) -> Any:
+        *_, boot, claim, now, rendezvous = args
         if (job := grant.jobs.peek(conn, job_id)) is None:
             return None
         part = grant.attempts.sources_of(conn, job_id, job.attempt)[0]

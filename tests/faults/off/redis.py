@@ -62,4 +62,4 @@ def send_each_stop_once(control_inbox: Any) -> None:
         state.memory.pushed = set(replies)
 
     control_inbox.push = push_once
-    inbox.attempt_beat = lambda *asked: answered(*asked).model_copy(update={"stop": None})
+    inbox.attempt_beat = lambda *args: answered(*args).model_copy(update={"stop": None})

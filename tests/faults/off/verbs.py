@@ -14,7 +14,7 @@ def allow_every_change_of_state(stopping: Any) -> None:
 
     store: Any = jobs
     store.may_move = lambda old, new: True
-    stopping.refuse = lambda *asked, **more: None
+    stopping.refuse = lambda *args, **more: None
 
 
 @switch("cancel wins", module="service.jobs.conclude")
