@@ -135,10 +135,10 @@ class _Bench:
         assert answer.status_code == 201, answer.text
         job = answer.json()["id"]
         training = Training(job, self.folder / "artifacts" / attempt_folder(job, 1) / clock.FILE)
-        until(lambda: self._has_begun(training), within=90, what="it trains, and its clock writes")
+        until(lambda: self._has_begun(training), within=90, what="the job trains, and its clock writes")
         yield training
         self.client.post(f"/jobs/{training.job}/cancel", json={"mode": "kill"})
-        until(lambda: self._job(training.job)["state"] == "cancelled", within=60, what="it has ended")
+        until(lambda: self._job(training.job)["state"] == "cancelled", within=60, what="the job is cancelled")
 
     def _has_begun(self, training: Training) -> bool:
         job = self._job(training.job)

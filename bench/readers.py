@@ -41,12 +41,12 @@ class SimulatedNode:
         self.node, self.claim, self.seq = new_node_id(), new_claim_id(), 0
         self.job = self.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression"}).json()["id"]
         self._beat()
-        until(lambda: self._job()["state"] == "starting", within=20, what="it is placed")
+        until(lambda: self._job()["state"] == "starting", within=20, what="the job is placed")
         claim = Claim(job=self.job, attempt=1, fence=self._fence(), claim=self.claim, node=self.node, boot="b")
         self.redis.rpush(keys.INBOX, claim.model_dump_json())
         assert self.redis.blpop([keys.reply(self.claim)], 20)
         self.emit([{"kind": "state", "data": {"state": "running"}}])
-        until(lambda: self._job()["state"] == "running", within=20, what="it runs")
+        until(lambda: self._job()["state"] == "running", within=20, what="the job runs")
 
     def emit(self, events: list[dict[str, Any]]) -> None:
         lines = []

@@ -27,7 +27,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
         write_model(folder / "serving", layers=2 if quick else 8)
         first = cold(running, train(running.client, peft=LORA))
         node = running.nodes["node-1"]
-        node.until(lambda: "for later jobs" in node.output, within=120, what="it has imported transformers")
+        node.until(lambda: "for later jobs" in node.output, within=120, what="the node has imported transformers")
         later = [cold(running, train(running.client, peft=LORA)) for _ in range(2 if quick else 7)]
         shared = memory_of_sessions(running, [train(running.client, peft=LORA) for _ in range(3)])
         apart = memory_of_sessions(running, [train(running.client) for _ in range(3)])

@@ -68,11 +68,15 @@ def _after_a_loss(running: System) -> float:
     """Returns the seconds from the kill to the first step of the next attempt, without the lease."""
     slow: JSON = {"data": {"use": "toy/regression", "args": {"n": 4096, "seconds_per_item": 0.002}}}
     job = submit(running.client, slow, max_steps=400, logging_steps=1, save_steps=20, per_device_train_batch_size=8)
-    until(lambda: running.client.get(f"/jobs/{job}/checkpoints").json()["data"], within=60, what="it has a checkpoint")
+    until(
+        lambda: running.client.get(f"/jobs/{job}/checkpoints").json()["data"],
+        within=60,
+        what="the job has a checkpoint",
+    )
     killed = running.client.get(f"/jobs/{job}").json()["nodes"][0]
     running.nodes[killed].kill()
     at = time.time()
-    until(lambda: _logged(running, job, attempt=2), within=120, what="it trains again", every=0.2)
+    until(lambda: _logged(running, job, attempt=2), within=120, what="the second attempt trains", every=0.2)
     seconds = _at(running, job, attempt=2) - at - LEASE_SECONDS
     running.client.post(f"/jobs/{job}/cancel").raise_for_status()
     running.start_node(killed)

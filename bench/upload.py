@@ -52,7 +52,7 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 
 
 def _measured(running: System, s3: S3Server, job: str, pairs: int, seconds: float) -> list[Pair]:
-    until(lambda: _checkpoints(running, job), within=120, what="its first checkpoint is sent")
+    until(lambda: _checkpoints(running, job), within=120, what="the job's first checkpoint is uploaded")
     windows = []
     for _ in range(pairs):
         _until_sent(running, job)
@@ -65,7 +65,7 @@ def _measured(running: System, s3: S3Server, job: str, pairs: int, seconds: floa
 def _until_sent(running: System, job: str) -> None:
     """Waits until all delayed checkpoints are uploaded, and one more."""
     newest = _checkpoints(running, job)[0]["step"]
-    until(lambda: _checkpoints(running, job)[0]["step"] > newest, within=120, what="checkpoints are sent")
+    until(lambda: _checkpoints(running, job)[0]["step"] > newest, within=120, what="checkpoints are uploaded")
 
 
 def _window(running: System, job: str, seconds: float) -> Window:

@@ -133,7 +133,7 @@ def _audit_leftovers(system: System, scratch: Path, books: Books) -> None:
         (lambda: _temporary(scratch), "files left"),
     ):
         try:
-            until(lambda look=look: not look(), within=20, what="nothing is left")
+            until(lambda look=look: not look(), within=20, what="no processes, journals or temporary files are left")
         except AssertionError:
             books[page] += [str(violation) for violation in look()]
     # The temporary folder of an interrupted save is allowed, because the service prunes it after two days.

@@ -80,4 +80,4 @@ def system(processes: Processes, redis: RedisServer, database_url: str, protecti
     yield System(processes, redis, database_url, without=protection_off)
     if protection_off:
         # Without a protection, processes may run for ever, and may fork new ones while they are killed.
-        until(lambda: not kill_left_behind(processes.folder), within=30, what="nothing of the control is left")
+        until(lambda: not kill_left_behind(processes.folder), within=30, what="the control's last process is killed")

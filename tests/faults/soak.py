@@ -201,7 +201,9 @@ class Load:
 
     async def _settle(self, within: float) -> None:
         with suppress(AssertionError):
-            await until_async(lambda: all(user.done() for user in self._users), within=within, what="all have ended")
+            await until_async(
+                lambda: all(user.done() for user in self._users), within=within, what="all users have ended"
+            )
         for user in self._users:
             if user.done():
                 user.result()

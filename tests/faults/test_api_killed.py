@@ -46,7 +46,9 @@ class Apis:
 
     def until_one_died(self, moment: Moment) -> str:
         system = self.system
-        deaths = system.processes.until(lambda: preload.deaths(system.preload), within=30, what=f"one dies at {moment}")
+        deaths = system.processes.until(
+            lambda: preload.deaths(system.preload), within=30, what=f"one of the services dies at {moment}"
+        )
         died = next(name for name in NAMES if system.services[name].pid == deaths[moment])
         system.services[died].wait(10)
         return died

@@ -70,8 +70,12 @@ def test_a_half_uploaded_checkpoint_is_never_reported(
     with monkeypatch.context() as patch:
         paths = dies_before(store, "checkpoint-20/trainer_state.json", patch)
         passed = first.shipping.hold_checkpoints([newer := first.save(20)])
-        until(lambda: any("checkpoint-20" in path for path in paths), within=30, what="some of it is sent")
-        until(lambda: first.has_reported("store_away"), within=30, what="and the rest is not")
+        until(
+            lambda: any("checkpoint-20" in path for path in paths),
+            within=30,
+            what="a part of the second checkpoint is uploaded",
+        )
+        until(lambda: first.has_reported("store_away"), within=30, what="the upload's failure is reported")
         first.close_and_join()
     report += [
         *passed,
@@ -97,7 +101,7 @@ def test_a_checkpoint_that_is_being_replaced_never_has_a_wrong_manifest(
     with monkeypatch.context() as patch:
         dies_before(store, "checkpoint-10/trainer_state.json", patch)
         first.shipping.hold_checkpoints([first.save(10, "another")])
-        until(lambda: first.has_reported("store_away"), within=30, what="half of the second one is there")
+        until(lambda: first.has_reported("store_away"), within=30, what="half of the second checkpoint is uploaded")
         first.close_and_join()
 
     place = event["data"]["path"]
@@ -148,7 +152,11 @@ def test_a_script_does_not_continue_with_half_uploaded_files(
     with monkeypatch.context() as patch:
         paths = dies_before(store, "/optimizer", patch)
         second.shipping.upload_outputs()
-        until(lambda: any(path.endswith("/optimizer") for path in paths), within=30, what="some of it is sent")
+        until(
+            lambda: any(path.endswith("/optimizer") for path in paths),
+            within=30,
+            what="a part of the script's files is uploaded",
+        )
         second.close_and_join()
 
     third = attempt(3, **SCRIPT)

@@ -85,7 +85,9 @@ def test_a_job_killed_during_three_saves_ends_bit_equal(system: System) -> None:
     random = Random(SEED)
     for attempt in (1, 2, 3):
         kill_in_a_save(system, job, attempt, after_seconds=random.uniform(0, 0.03))
-        system.until(lambda n=attempt: system.job(job)["attempt"] > n, within=60, what="it is tried again", job=job)
+        system.until(
+            lambda n=attempt: system.job(job)["attempt"] > n, within=60, what="the next attempt is created", job=job
+        )
     assert system.until_settled(job)["attempt"] == 4
     quiet = system.submit(THRICE)
     assert system.until_settled(quiet)["attempt"] == 1
@@ -276,7 +278,12 @@ def test_a_full_disk_is_reported_and_three_failed_saves_are_tolerated(system: Sy
     disk.fill(job)
     gate.open(15)
     report = failures(system, job, 1)
-    system.until(lambda: gate.is_reached(25) or system.state(job) == "failed", within=60, what="it goes on", job=job)
+    system.until(
+        lambda: gate.is_reached(25) or system.state(job) == "failed",
+        within=60,
+        what="training goes on or fails",
+        job=job,
+    )
     disk.free(job)
     gate.open(25)
     done = system.until_settled(job)

@@ -44,7 +44,7 @@ def test_data_that_disappears_during_a_run_fails_the_job_and_keeps_its_checkpoin
     assert system.do(job, "resume").status_code == 202
     system.until(
         lambda: system.state(job) == "failed" or newest_checkpoint(system, job) > saved_step,
-        within=60, what="it has judged what is there now", job=job,
+        within=60, what="the resumed attempt accepts or refuses the changed file", job=job,
     )  # fmt: skip
     assert system.state(job) == "failed", "it goes on with other rows"
     assert_blames(system, job, f"{NAME} has changed")

@@ -118,7 +118,9 @@ def test_a_database_schema_of_another_version_stops_the_start_with_the_fix(
 
 def must_refuse(processes: Processes, environment: dict[str, Any], schema: str, *names: str) -> None:
     service = processes.start("-m", "service", "all", env=environment)
-    processes.until(lambda: not service.is_running or started(processes), within=60, what="it refuses or starts")
+    processes.until(
+        lambda: not service.is_running or started(processes), within=60, what="the service refuses the schema or starts"
+    )
     assert not service.is_running, f"it starts on a schema that is {schema}"
     assert service.popen.returncode == 2
     assert all(name in service.output for name in names), service.output

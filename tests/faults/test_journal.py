@@ -37,7 +37,7 @@ def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System
     system.redis.kill()
     dead = waiting_log(system, job, journal)
     system.nodes[1].kill()
-    system.until(lambda: not is_owned(journal), within=10, what="its supervisor died with it", job=job)
+    system.until(lambda: not is_owned(journal), within=10, what="the supervisor dies with its worker", job=job)
     spoil(journal, dead)
     os.truncate(journal, journal.stat().st_size - 7)
     last = seqs(journal)[-1]
@@ -45,7 +45,7 @@ def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System
     system.start_node()
     until_reported_as_lost(system, job, dead)
 
-    system.until(lambda: last_log(system, job)["attempt"] == 2, within=60, what="it goes on", job=job)
+    system.until(lambda: last_log(system, job)["attempt"] == 2, within=60, what="the second attempt logs", job=job)
     assert system.do(job, "cancel").status_code == 202
     done = system.until_settled(job)
     assert (done["state"], done["attempt"]) == ("cancelled", 2), done
@@ -55,7 +55,7 @@ def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System
     assert [event["seq"] for event in first if event["kind"] == "gap"] == [live, dead]
     assert first[-1]["seq"] == last, "the torn line must be cut off"
     journals = system.folder / "node-1" / "journals"
-    system.until(lambda: not list(journals.iterdir()), within=20, what="nothing of it is left", job=job)
+    system.until(lambda: not list(journals.iterdir()), within=20, what="all journals of the node are deleted", job=job)
 
 
 def last_log(system: System, job: str) -> JSON:

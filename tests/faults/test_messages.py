@@ -54,14 +54,18 @@ def test_late_or_forged_start_messages_start_no_attempt(system: System) -> None:
         claims_that_are_forged_are_denied(client, JobId(job), node)
 
         # The node stays frozen until its attempt is given up, so that it receives its messages too late.
-        system.until(lambda: system.get("/nodes")["data"][0]["state"] == "lost", within=30, what="it is lost", job=job)
+        system.until(
+            lambda: system.get("/nodes")["data"][0]["state"] == "lost", within=30, what="the node is lost", job=job
+        )
         system.until_state(job, "queued")
         system.nodes[1].thaw()
         system.until_step(job, 2)
         messages_with_a_forged_claim_are_refused(client, JobId(job), system.job(job)["attempt"])
         done = system.until_settled(job)
         client.rpush(keys.queue(node), *[late] * 100)
-        system.until(lambda: client.llen(keys.queue(node)) == 0, within=60, what="the late ones are consumed", job=job)
+        system.until(
+            lambda: client.llen(keys.queue(node)) == 0, within=60, what="the late start messages are consumed", job=job
+        )
 
     assert done["state"] == "succeeded", done
     events = system.events(job)
@@ -78,7 +82,7 @@ def start_message_of(system: System, client: Any, job: str) -> bytes:
     def message() -> bytes | None:
         return next((raw for raw in client.lrange(queue, 0, -1) if job.encode() in raw), None)
 
-    return until(message, within=20, what="its start message was sent")
+    return until(message, within=20, what="the job's start message was sent")
 
 
 def claims_that_are_forged_are_denied(client: Any, job: JobId, node: NodeId) -> None:

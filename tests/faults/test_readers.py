@@ -38,7 +38,7 @@ def system(processes: Processes, redis: RedisServer, sqlite_url: str, protection
 
 
 @pytest.mark.fault(17, without="a slow reader is disconnected", red="the readers are disconnected")
-@pytest.mark.fault(17, without="a request has a deadline", red="half a request is given up")
+@pytest.mark.fault(17, without="a request has a deadline", red="the connection with half a request is closed")
 def test_idle_readers_and_half_requests_are_disconnected_and_cost_little_memory(
     system: System, sqlite_url: str
 ) -> None:
@@ -51,7 +51,11 @@ def test_idle_readers_and_half_requests_are_disconnected_and_cost_little_memory(
         for _ in range(5):
             open_.enter_context(connected(system, handshake(job)))
 
-        service.until(lambda: is_closed_by_the_service(writer), within=SECONDS, what="half a request is given up")
+        service.until(
+            lambda: is_closed_by_the_service(writer),
+            within=SECONDS,
+            what="the connection with half a request is closed",
+        )
         grown = resident_megabytes(service.pid) - before
         # Clients that answer no ping are disconnected later and by another protection, which does not count here.
         disconnected = partial(system.counted, "footplate_slow_readers_total")
@@ -74,7 +78,7 @@ def test_a_thousand_readers_get_everything_in_order_and_cost_little_memory(syste
     address = f"{system.url.replace('http', 'ws')}/jobs/{job}/stream"
     group = [system.processes.start("-m", "bench.readers", address, "500", name=f"readers-{n}") for n in range(2)]
     for readers in group:
-        readers.until(lambda program=readers: "ready" in program.output, within=60, what="all are caught up")
+        readers.until(lambda program=readers: "ready" in program.output, within=60, what="all readers are caught up")
 
     fill(sqlite_url, JobId(job), count=2_000, characters=100)
     end(sqlite_url, JobId(job))

@@ -93,7 +93,7 @@ class Story:
         self.system.until(
             lambda: {checkpoint["id"] for checkpoint in self.checkpoints()} - names,
             within=60,
-            what="it saves again",
+            what="the job has a new checkpoint",
             job=self.job,
         )
 

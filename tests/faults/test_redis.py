@@ -38,7 +38,7 @@ def client(system: System) -> Iterator[redis.Redis]:
         yield client
 
 
-@pytest.mark.fault(6, without="a lost start message is sent again", red="its start message was sent again")
+@pytest.mark.fault(6, without="a lost start message is sent again", red="the job's start message was sent again")
 @pytest.mark.fault(6, without="unacknowledged events are sent again", red="every sent event has arrived")
 @pytest.mark.fault(6, without="events after a gap are not stored", red="lost without a report")
 @pytest.mark.fault(6, without="leases pause while Redis is unreachable", red="rescued, although no node was lost")
@@ -66,11 +66,11 @@ def forgotten_with_a_start_message_in_it(system: System, books: Books, client: r
         what="no request is pending",
     )
     job = system.submit(books.job())
-    what = "its start message was sent"
+    what = "the job's start message was sent"
     system.until(lambda: any(job.encode() in raw for raw in client.lrange(queue, 0, -1)), within=20, what=what, job=job)
     system.redis.flush()
     system.nodes[1].thaw()
-    again = "its start message was sent again"
+    again = "the job's start message was sent again"
     system.until(lambda: system.job(job)["reason"] != "placed", within=15, what=again, job=job)
     it_trains(system, job, books)
     return job
@@ -81,15 +81,19 @@ def _waits_for_messages(connection: dict[str, str]) -> bool:
 
 
 def it_trains(system: System, job: str, books: Books) -> None:
-    system.until(lambda: books.sent > 1000, within=60, what="it trains and sends events", job=job)
+    system.until(lambda: books.sent > 1000, within=60, what="the job trains and sends events", job=job)
 
 
 def trimmed_and_deleted(system: System) -> None:
     with redis.Redis.from_url(system.redis.url) as client, while_control_does_not_read(system):
-        system.processes.until(lambda: client.xlen(keys.EVENTS) > 8, within=20, what="entries wait")
+        system.processes.until(
+            lambda: client.xlen(keys.EVENTS) > 8, within=20, what="more than 8 batches of events wait"
+        )
         client.xtrim(keys.EVENTS, maxlen=4, approximate=False)
         waiting = client.xlen(keys.EVENTS)
-        system.processes.until(lambda: client.xlen(keys.EVENTS) > waiting, within=20, what="more entries wait")
+        system.processes.until(
+            lambda: client.xlen(keys.EVENTS) > waiting, within=20, what="more batches of events wait"
+        )
         client.delete(keys.EVENTS, keys.INBOX, *client.keys("fp:reply:*"))
 
 
@@ -214,5 +218,5 @@ def test_requests_while_redis_is_down_are_accepted_and_applied_later(system: Sys
         assert attempt["ending"] != "lost", f"the job that is {state} was lost, and received no stop"
         assert_whole(system.events(job))
     assert system.do(paused, "resume").status_code == 202
-    system.until(lambda: system.job(paused)["attempt"] == 2, within=60, what="it goes on", job=paused)
+    system.until(lambda: system.job(paused)["attempt"] == 2, within=60, what="the job has a second attempt", job=paused)
     system.until_state(paused, "running")

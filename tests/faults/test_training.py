@@ -72,8 +72,10 @@ def test_training_that_dies_is_reported_and_the_node_takes_its_next_job(
     jobs = {do: system.submit(toy(do, marker_folder / do, steps=[5])) for do in DEATHS}
 
     for do, job in jobs.items():
-        system.until((marker_folder / do / "5").exists, within=60, what=f"{do} has come", job=job)
-        system.until(partial(system.has_ended, job, 1), within=5, what=f"{do} is reported within 5 s", job=job)
+        system.until((marker_folder / do / "5").exists, within=60, what=f"the fault {do} has begun", job=job)
+        system.until(
+            partial(system.has_ended, job, 1), within=5, what=f"the fault {do} is reported within 5 s", job=job
+        )
         if do == "cgroup" and cgroup is not None:
             limit_memory(cgroup, None)
         first = system.attempts(job)[0]
@@ -101,7 +103,7 @@ def test_training_that_hangs_is_killed_at_the_stall_limit_and_retried(system: Sy
     freeze_until_stalled(system, job, attempt=1, frozen=slice(0, 1))
     freeze_until_stalled(system, job, attempt=2, frozen=slice(1, None))
 
-    system.until(lambda: logs_of(system, job, 3), within=60, what="it is tried again, and trains", job=job)
+    system.until(lambda: logs_of(system, job, 3), within=60, what="the third attempt trains", job=job)
     assert system.do(job, "cancel", {"mode": "graceful"}).status_code == 202
     done = system.until_settled(job)
     assert (done["state"], done["attempt"]) == ("cancelled", 3), done
@@ -127,12 +129,12 @@ def freeze_until_stalled(system: System, job: str, *, attempt: int, frozen: slic
     for pid in family[frozen]:
         os.kill(pid, signal.SIGSTOP)
 
-    within = "it is stalled within its limit"
+    within = "the attempt is stalled within its limit"
     system.until(lambda: system.has_ended(job, attempt), within=STALL_SECONDS + 6, what=within, job=job)
     stalled = system.attempts(job)[attempt - 1]
     assert (stalled["reason"], stalled["error"]["code"]) == ("stalled", "stalled"), stalled
     assert f"{STALL_SECONDS} s" in stalled["error"]["message"]
-    until(lambda: not any(map(is_alive, family)), within=1, what="what was frozen is gone")
+    until(lambda: not any(map(is_alive, family)), within=1, what="the frozen processes are gone")
 
 
 @pytest.mark.fault(14, without="KILL after TERM", red="ends within its deadline")
@@ -144,15 +146,15 @@ def test_training_that_ignores_its_stop_is_killed_with_all_that_it_started(syste
     endless = toy("hang", markers, steps=[])
     endless["training"] |= {"max_steps": 100_000}
     job, neighbour = system.submit(toy("hang", markers, steps=[5])), system.submit(endless)
-    system.until(lambda: len(children(markers)) == 2, within=60, what="it hangs, with two children", job=job)
+    system.until(lambda: len(children(markers)) == 2, within=60, what="training hangs and has two children", job=job)
     family = [*system.training_pids(job), *children(markers)]
 
     assert system.do(job, "cancel").status_code == 202
 
-    system.until((markers / "term").exists, within=STOP_SECONDS, what="it received SIGTERM first", job=job)
-    ends = "it ends within its deadline"
+    system.until((markers / "term").exists, within=STOP_SECONDS, what="training receives SIGTERM", job=job)
+    ends = "the job ends within its deadline"
     system.until(lambda: system.state(job) == "cancelled", within=STOP_SECONDS + 4, what=ends, job=job)
-    until(lambda: not any(map(is_alive, family)), within=1, what="all that it started is gone")
+    until(lambda: not any(map(is_alive, family)), within=1, what="all processes that training started are gone")
     moves = system.states(job)
     assert moves[-2:] == ["stopping", "cancelled"]
     assert (system.state(neighbour), system.job(neighbour)["attempt"]) == ("running", 1)

@@ -64,17 +64,23 @@ def test_a_service_that_waits_for_the_lock_reports_and_wakes_the_other_control(
     waiting = system.start_service("all", "waiting")
     with Redis.from_url(redis.url) as client, client.pubsub(ignore_subscribe_messages=True) as channel:
         channel.subscribe(keys.WAKE_CONTROL)
-        waiting.until(lambda: "control" not in system.get("/readyz")["degraded"], within=30, what="it reports control")
+        waiting.until(
+            lambda: "control" not in system.get("/readyz")["degraded"],
+            within=30,
+            what="the waiting service reports the other one's control",
+        )
 
         system.submit()
 
-        waiting.until(lambda: channel.get_message() is not None, within=10, what="it wakes the other one")
+        waiting.until(
+            lambda: channel.get_message() is not None, within=10, what="the waiting service wakes the active one"
+        )
     assert not works(waiting)
 
 
 @pytest.mark.postgres
 @pytest.mark.fault(
-    8, without="a control writes only while it is sure of its lock", red="it knows that another may work"
+    8, without="a control writes only while it is sure of its lock", red="the first control knows that another may work"
 )
 def test_a_control_that_lost_its_lock_unnoticed_stops_writing(
     processes: Processes,
@@ -96,7 +102,9 @@ def test_a_control_that_lost_its_lock_unnoticed_stops_writing(
 
         relay.swallow(port_of_the_lock(plain))
         processes.until(lambda: works(other), within=30, what="the other control takes over")
-        processes.until(lambda: "waits for the lock" in cut.output, within=15, what="it knows that another may work")
+        processes.until(
+            lambda: "waits for the lock" in cut.output, within=15, what="the first control knows that another may work"
+        )
         before = written_by(plain, "cut")
         job = system.submit(LONG_TOY)
         done = system.until_settled(job)

@@ -213,7 +213,7 @@ def a_cancel_that_was_acknowledged_beats_a_success_that_was_on_its_way(system: S
         gate.open(3)
     for job in (cancelled, paused):
         report = system.folder / "artifacts" / "jobs" / job / "attempts" / "1" / "outputs" / "metrics.json"
-        system.until(report.exists, within=60, what="it has written its outputs", job=job)
+        system.until(report.exists, within=60, what="the job has written its outputs", job=job)
     answers = at_once([lambda: system.do(cancelled, "cancel"), lambda: system.do(paused, "pause")] * 5)
     assert {answer.status_code for answer in answers} == {202}
     system.redis.thaw()
@@ -235,7 +235,12 @@ def fifty_at_once_leave_one_outcome_and_no_process(system: System) -> None:
         odd = [answer.text for answer in answers if answer.status_code not in (200, 202, 204, 404, 409, 412)]
         assert not odd, odd
         for job in jobs:
-            system.until(lambda job=job: not is_stopping(system, job), within=60, what="it is not stuck", job=job)
+            system.until(
+                lambda job=job: not is_stopping(system, job),
+                within=60,
+                what="the job is not stopping any more",
+                job=job,
+            )
     for job in jobs:
         if system.client.get(f"/jobs/{job}").status_code == 200:
             was_acknowledged = system.do(job, "cancel", {"mode": "kill"}).status_code == 202
@@ -299,7 +304,7 @@ def mortal(processes: Processes, redis: RedisServer, database_url: str, protecti
     return System(processes, redis, database_url, without=protection_off, mortal=True)
 
 
-@pytest.mark.fault(13, without="prune removes folders of deleted jobs", red="no folder is left")
+@pytest.mark.fault(13, without="prune removes folders of deleted jobs", red="no folder of the deleted job is left")
 def test_a_delete_interrupted_by_a_crash_leaves_no_folder_in_the_end(mortal: System) -> None:
     mortal.start_service()
     job = mortal.submit(LONG_TOY)
@@ -317,5 +322,5 @@ def test_a_delete_interrupted_by_a_crash_leaves_no_folder_in_the_end(mortal: Sys
     mortal.start_service()
 
     assert mortal.client.get(f"/jobs/{job}").status_code == 404
-    mortal.processes.until(lambda: not folder.exists(), within=20, what="no folder is left")
+    mortal.processes.until(lambda: not folder.exists(), within=20, what="no folder of the deleted job is left")
     assert mortal.client.delete(f"/jobs/{job}").status_code == 404

@@ -63,10 +63,10 @@ def it_gets_no_work_and_everybody_sees_why(system: System, client: Any) -> None:
     def listed() -> list[JSON]:
         return [row for row in system.get("/nodes")["data"] if row["name"] == "node-1"]
 
-    system.processes.until(listed, within=60, what="node 1 says that it is there")
+    system.processes.until(listed, within=60, what="node 1 is listed")
     [node] = listed()
     assert (node["refused"], node["takes_work"]) == (REFUSAL, False), node
-    system.nodes[1].until(lambda: REFUSAL in system.nodes[1].output, within=20, what="its own log says it too")
+    system.nodes[1].until(lambda: REFUSAL in system.nodes[1].output, within=20, what="the log of node 1 has the reason")
 
     job = system.submit(short_toy("newer"))
     system.until(

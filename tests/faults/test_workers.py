@@ -51,7 +51,7 @@ def test_a_killed_worker_loses_only_the_steps_since_the_last_checkpoint(system: 
 
     node.kill()
     until(lambda: not any(map(is_alive, training)), within=1, what="training dies with its worker")
-    lost = "it is lost when its lease is over"
+    lost = "the attempt is lost when its lease is over"
     system.until(partial(system.has_ended, job, 1), within=LEASE_SECONDS + 10, what=lost, job=job)
 
     assert system.attempts(job)[0]["reason"] == "node_lost"
@@ -102,8 +102,10 @@ def test_a_worker_frozen_past_its_lease_stops_and_changes_no_state(system: Syste
     with frozen([node.pid, *(pid for pid in family if pid not in zombie)]) as thaw:
         gate.open(15)
         system.until_reached(job, gate, 45)
-        system.until(partial(system.has_ended, job, 1), within=LEASE_SECONDS + 10, what="it is lost", job=job)
-        system.until(lambda: steps_of(system, job, 2), within=30, what="another attempt trains", job=job)
+        system.until(
+            partial(system.has_ended, job, 1), within=LEASE_SECONDS + 10, what="the first attempt is lost", job=job
+        )
+        system.until(lambda: steps_of(system, job, 2), within=30, what="the second attempt trains", job=job)
         checkpoints = checkpoints_of(system, job, 1)
         saved = [int(path.name.removeprefix("checkpoint-")) for path in _attempt_folder(system, job, 1).glob("check*")]
         assert max(saved) > max(checkpoints), "the frozen worker's training has gone on and saved"
@@ -141,11 +143,11 @@ def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) ->
     hang = {"use": "test/training_fault", "args": {"do": "hang", "markers": str(markers), "steps": [25, 45]}}
     gate = system.gate()
     willing, deaf = system.submit(callbacks=[gate.at(14)], **once), system.submit(callbacks=[hang], **once)
-    system.until((markers / "25").exists, within=60, what="one hangs in step 25", job=deaf)
+    system.until((markers / "25").exists, within=60, what="the second job hangs in step 25", job=deaf)
     system.until_reached(willing, gate, 14)
 
     system.nodes[1].signal(signal.SIGTERM)
-    what = "the willing one has left the node"
+    what = "the first job has left the node"
     system.until(partial(system.has_ended, willing, 1), within=20, what=what, job=willing)
     assert system.attempts(willing)[0]["reason"] == "drain"
     assert system.state(willing) == "queued", f"a drain has cost it a try: {system.job(willing)}"
@@ -159,7 +161,7 @@ def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) ->
     quiet = system.submit(**once)
     assert_bit_equal(system, willing, quiet)
     assert steps_of(system, willing, 2)[0] == saved + 1
-    system.until((markers / "45").exists, within=60, what="the other hangs in step 45", job=deaf)
+    system.until((markers / "45").exists, within=60, what="the second job hangs in step 45", job=deaf)
     assert steps_of(system, deaf, 2)[0] == 21
 
     system.nodes[1].signal(signal.SIGTERM)

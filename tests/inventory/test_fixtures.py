@@ -25,7 +25,7 @@ def test_leftover_processes_include_a_grandchild_that_left_its_process_group(
 
     assert grandchild in processes_using(tmp_path)
     os.kill(grandchild, signal.SIGKILL)
-    until(lambda: not is_alive(grandchild), what="it is gone")
+    until(lambda: not is_alive(grandchild), what="the grandchild is gone")
 
 
 def test_a_program_forked_from_the_template_behaves_like_a_started_program(

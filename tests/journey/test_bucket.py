@@ -68,7 +68,7 @@ def training_continues_while_the_bucket_is_unreachable(system: System, s3: S3Ser
     with s3.away():
         gate.open(45)
         system.until(
-            lambda: has_event_with(system, quiet, "store_away"), within=40, what="it reports the outage",
+            lambda: has_event_with(system, quiet, "store_away"), within=40, what="the job reports the outage",
             job=quiet,
         )  # fmt: skip
         system.until_step(quiet, 75, within=60)
@@ -78,7 +78,12 @@ def training_continues_while_the_bucket_is_unreachable(system: System, s3: S3Ser
             lambda: any("artifact store cannot be read" in (node["message"] or "") for node in nodes(system)),
             within=30, what="the node takes no more work, and reports why",
         )  # fmt: skip
-    system.until(lambda: has_event_with(system, quiet, "store_back"), within=40, what="it is back", job=quiet)
+    system.until(
+        lambda: has_event_with(system, quiet, "store_back"),
+        within=40,
+        what="the job reports that the store is back",
+        job=quiet,
+    )
 
 
 def has_event_with(system: System, job: str, code: str) -> bool:
@@ -131,7 +136,12 @@ def a_job_that_waits_for_the_bucket_can_be_cancelled(system: System, s3: S3Serve
     system.until_reached(job, gate, 5)
     with s3.away():
         gate.open(5)
-        system.until(lambda: has_event_with(system, job, "store_away"), within=60, what="its outputs wait", job=job)
+        system.until(
+            lambda: has_event_with(system, job, "store_away"),
+            within=60,
+            what="the job reports that its outputs wait for the store",
+            job=job,
+        )
         assert system.state(job) == "running"
         assert system.do(job, "cancel", {"mode": "kill"}).status_code == 202
         system.until_state(job, "cancelled", within=30)

@@ -117,7 +117,9 @@ def test_nodes_on_a_real_network_train_together_and_a_cut_off_node_is_lost(syste
     zombie = system.training_pids(job)
 
     switch.disconnect(cut)
-    system.until(lambda: system.job(job)["attempt"] == 2, within=at_ease(90), what="it is tried again", job=job)
+    system.until(
+        lambda: system.job(job)["attempt"] == 2, within=at_ease(90), what="the job has a second attempt", job=job
+    )
     system.until_step(job, 40, within=at_ease(120))
     switch.plug_in(cut)
     done, expected = (system.until_settled(job_id, within=at_ease(200)) for job_id in (job, other_job))
@@ -132,7 +134,9 @@ def test_nodes_on_a_real_network_train_together_and_a_cut_off_node_is_lost(syste
     system.until(lambda: not set(zombie) & set(system.training_pids(job)), within=at_ease(60), what=what, job=job)
     assert_whole(system.events(job))
 
-    system.until(lambda: system.node_is_up(cut), within=at_ease(60), what="it takes work again", job=job)
+    system.until(
+        lambda: system.node_is_up(cut), within=at_ease(60), what="the disconnected node takes work again", job=job
+    )
     three = {**TOGETHER, "resources": {"nodes": 3}, "training": {**TOGETHER["training"], "max_steps": 20}}
     wide = system.submit(three)
     done = system.until_settled(wide, within=at_ease(200))

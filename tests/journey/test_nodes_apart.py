@@ -66,7 +66,9 @@ class Nodes:
         """Kills a node of the job without any clean-up, waits for the next attempt, and starts a new node."""
         lost = int(self.system.job(job)["nodes"][which].removeprefix("node-"))
         self.system.nodes[lost].signal(signal.SIGKILL)
-        self.system.until(lambda: self.system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+        self.system.until(
+            lambda: self.system.job(job)["attempt"] == 2, within=60, what="the job has a second attempt", job=job
+        )
         self.start(wait=False)
 
 
@@ -158,11 +160,11 @@ def test_an_own_loop_continues_on_other_nodes_as_if_undisturbed(nodes: Nodes) ->
             "code": {"bundle": system.upload(code_of(EXAMPLES / "own-loop") | {"held.py": HELD.encode()})},
         }
     )
-    system.until((gates / "4.1").exists, within=at_ease(60), what="it is held at its fourth step", job=job)
+    system.until((gates / "4.1").exists, within=at_ease(60), what="the script is held at step 4", job=job)
     system.until_checkpoint(job, 2, within=at_ease(60))
 
     nodes.lose_node(job, 0)
-    system.until((gates / "6.1").exists, within=at_ease(90), what="the next attempt is held, too", job=job)
+    system.until((gates / "6.1").exists, within=at_ease(90), what="the second attempt is held at step 6", job=job)
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))
     system.do(job, "resume")

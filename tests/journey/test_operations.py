@@ -102,7 +102,7 @@ def a_story(ground: Ground, here: Processes, elsewhere: Processes, redis: RedisS
     assert {job: what_a_user_reads(system, job) for job in before} == before
     system.start_node(2, slots=2)
     system.processes.until(lambda: [node["state"] for node in system.get("/nodes")["data"]].count("lost") == 1,
-                           within=60, what="the node that the backup knows is known to be lost")  # fmt: skip
+                           within=60, what="the node in the backup is lost")  # fmt: skip
     assert system.do(paused, "resume").status_code == 202
     resumed = system.until_settled(paused)
 
@@ -140,7 +140,7 @@ def the_node_is_drained(system: System, job: str) -> None:
 
 
 def what_ran_at_the_backup_was_lost_and_goes_on(system: System, job: str) -> None:
-    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it has a second attempt", job=job)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="the job has a second attempt", job=job)
     system.until_state(job, "running")
     names = {event["step"] for event in system.events(job) if event["kind"] == "checkpoint" and event["attempt"] == 1}
     [begins] = [e for e in system.events(job) if e["kind"] == "note" and e["attempt"] == 2]

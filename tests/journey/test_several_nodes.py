@@ -45,11 +45,11 @@ def test_a_job_on_two_nodes_survives_a_lost_node_and_a_pause(system: System) -> 
     # The second node is killed, because the first node has the rendezvous, whose loss is noticed in another way.
     lost = int(first[1].removeprefix("node-"))
     system.nodes[lost].signal(signal.SIGKILL)
-    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="it is tried again", job=job)
+    system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="the job has a second attempt", job=job)
     system.until_reached(job, gate, 45)
     assert system.do(job, "do", {"save": True}).status_code == 202
     gate.open(45)
-    system.until(lambda: the_save(system, job), within=30, what="it has saved as it was asked to", job=job)
+    system.until(lambda: the_save(system, job), within=30, what="the requested checkpoint is saved", job=job)
     system.until_reached(job, gate, 120)
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded")
@@ -95,7 +95,7 @@ def a_job_for_too_many_nodes_waits_with_a_reason(system: System) -> None:
     assert (would["waits"], would["message"]) == (True, why)
     job = system.submit(spec)
     system.until(
-        lambda: system.job(job)["reason"] == "no_such_shape", within=20, what="placement has tried it", job=job
+        lambda: system.job(job)["reason"] == "no_such_shape", within=20, what="the job waits for lack of nodes", job=job
     )
     assert (system.job(job)["state"], system.job(job)["message"]) == ("queued", why)
     assert system.do(job, "cancel").status_code == 202

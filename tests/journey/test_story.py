@@ -17,7 +17,7 @@ def test_everything_killed_in_the_middle_and_started_again_ends_bit_equal(system
     system.until_checkpoint(job, 20)
 
     system.kill_everything()
-    until(lambda: system.training_pids(job) == [], within=5, what="training to die with its worker")
+    until(lambda: system.training_pids(job) == [], within=5, what="training dies with its worker")
     system.redis.start()
     system.start(slots=2)
     done = system.until_settled(job)

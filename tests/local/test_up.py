@@ -183,7 +183,7 @@ def test_up_prints_why_no_components_are_announced_and_ends_if_a_child_dies(up: 
     launcher = up.launch("--no-first-job", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
 
     reason = "ImportError: this one is broken"
-    launcher.until(lambda: reason in launcher.output, within=120, what="the reason is said")
+    launcher.until(lambda: reason in launcher.output, within=120, what="the launcher prints the reason")
 
     os.kill(up.pid_of(launcher, "service"), signal.SIGKILL)
 
@@ -203,7 +203,7 @@ def test_no_process_survives_if_the_launcher_is_killed(up: Up) -> None:
 
     launcher.kill()
 
-    until(lambda: not any(map(is_alive, family)), within=10, what="everything that it started is gone")
+    until(lambda: not any(map(is_alive, family)), within=10, what="all processes that the launcher started are gone")
     until_unused(up.home)
 
 
@@ -222,7 +222,7 @@ def test_a_process_that_dies_is_restarted_at_the_same_address(up: Up) -> None:
 
         until(lambda: up.pid_of(launcher, word) != dead_pid, within=30, what=f"another {word} runs")  # noqa: B023
         spec = {"model": "toy/mlp", "data": "toy/regression", "training": {"max_steps": 5}}
-        job = up.processes.until(lambda: up.submit(spec), within=30, what="it takes a job")  # noqa: B023
+        job = up.processes.until(lambda: up.submit(spec), within=30, what="the service accepts a job")  # noqa: B023
         assert up.until_job(job, "succeeded", "failed")["state"] == "succeeded"
 
 

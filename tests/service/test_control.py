@@ -242,7 +242,7 @@ async def test_a_silent_attempt_is_lost_and_started_again(worker: Worker) -> Non
         await worker.node_beats(next(numbers))
         return (await worker.job(grant.job)).attempt == 2
 
-    await until_async(is_back, within=20, what="the second attempt")
+    await until_async(is_back, within=20, what="the job has a second attempt")
     assert worker.control.counts.attempts_lost == 1
     assert +worker.control.counts.retries == Counter(node_lost=1)
     assert not +worker.control.counts.jobs_failed

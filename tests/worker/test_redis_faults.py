@@ -25,7 +25,7 @@ def test_a_journal_without_an_acknowledgement_stays(lasting: Lasting) -> None:
     job = lasting.submit(training={"max_steps": 5, "save_strategy": "no"})
     control.done(job, within=60)
     beats = control.nodes[lasting.node.node].number
-    until(lambda: control.nodes[lasting.node.node].number > beats + 2, what="a second has passed")
+    until(lambda: control.nodes[lasting.node.node].number > beats + 2, what="the node sends three heartbeats")
 
     assert [running_job.job for running_job in control.nodes[lasting.node.node].running] == [job]
     control.acknowledges = True

@@ -44,7 +44,7 @@ def test_a_warm_parent_has_one_thread_and_no_open_gpu_after_its_imports(lasting:
     # The warm parent may still be closing descriptors that it gave to its last child.
     links = until(
         lambda: [os.readlink(f"/proc/{warm}/fd/{fd}") for fd in os.listdir(f"/proc/{warm}/fd")],
-        what="the descriptors of the warm parent",
+        what="the descriptors of the warm parent can be listed",
     )
     assert not [link for link in links if "nvidia" in link]
 

@@ -170,7 +170,7 @@ async def test_max_hz_holds_for_a_job_that_always_has_new_events(api: Api, monke
     monkeypatch.setattr(tail.Channel, "after", read_and_append)
     began = time.monotonic()
     reading = asyncio.create_task(api.frames(f"/stream?jobs={job}&max_hz=5"))
-    await until_async(lambda: looks > 3, what="the stream has read some times")
+    await until_async(lambda: looks > 3, what="the stream has read four times")
 
     assert looks <= 5 * (time.monotonic() - began) + 2
     looks = 100

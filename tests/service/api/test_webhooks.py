@@ -327,7 +327,9 @@ async def test_another_api_process_uses_a_new_webhook_within_seconds(
     await a_hook(first, receiver.url)
 
     await until_async(
-        lambda: other.services.webhooks.may_have_webhook("default"), within=5, what="the other process has the hook"
+        lambda: other.services.webhooks.may_have_webhook("default"),
+        within=5,
+        what="the other process knows the webhook",
     )
     assert not other.services.webhooks.may_have_webhook("vision")
 
@@ -852,7 +854,9 @@ async def test_control_sends_deliveries_without_redis(api: Api, receiver: Receiv
 
     await until_async(lambda: receiver.got, within=30, what="control sends the delivery")
     await until_async(
-        lambda: control.counts and control._state.numbers()["webhooks_delivered"], within=30, what="it is counted"
+        lambda: control.counts and control._state.numbers()["webhooks_delivered"],
+        within=30,
+        what="the delivery is counted",
     )
 
     assert receiver.got[0].content["data"]["job"] == job
