@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count, islice
 from typing import Any, Generic, TypeVar, overload
 
+from footplate.errors import Unreachable
 from footplate.sdk.notebook import optional
 
 T = TypeVar("T")
@@ -35,18 +37,42 @@ class Table(list[T]):
         return self._html(self)
 
 
-class Listing(Sequence[T], Generic[T]):
+class _Pages(Generic[T]):
+    """The loaded items of a list whose pages are requested as they are needed."""
+
+    def __init__(self, html: Callable[[Sequence[T]], str]) -> None:
+        self._html = html
+        self._loaded, self._next = list[T](), 0
+        self._is_interrupted = False
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """Refuses to load more after an error, which has ended the items' generator. The list would look complete."""
+        if self._is_interrupted:
+            raise Unreachable(
+                f"only {len(self._loaded)} items of this list were loaded, because a request failed or was interrupted",
+                hint="request the list again",
+            )
+        try:
+            yield
+        except BaseException:
+            self._is_interrupted = True
+            raise
+
+
+class Listing(_Pages[T], Sequence[T]):
     """A list that loads its pages as they are needed. `len()` and negative indices load all of them."""
 
     def __init__(self, items: Iterator[T], html: Callable[[Sequence[T]], str]) -> None:
-        self._items, self._html = items, html
-        self._loaded, self._next = list[T](), 0
+        super().__init__(html)
+        self._items = items
 
     def _load(self, needed: int | None) -> None:
         """Loads the first `needed` items, or all items if `needed` is None."""
         missing_count = None if needed is None else needed - len(self._loaded)
         if missing_count is None or missing_count > 0:
-            self._loaded.extend(islice(self._items, missing_count))
+            with self._loading():
+                self._loaded.extend(islice(self._items, missing_count))
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -95,12 +121,12 @@ class Listing(Sequence[T], Generic[T]):
         return self._html(first_items[:SHOWN]) + (f"<p>… the first {SHOWN}</p>" if len(first_items) > SHOWN else "")
 
 
-class AsyncListing(Generic[T]):
+class AsyncListing(_Pages[T]):
     """A list for `async for`, page by page. `await` loads all of it. Each loop begins with the first item."""
 
     def __init__(self, items: AsyncGenerator[T, None], html: Callable[[Sequence[T]], str]) -> None:
-        self._items, self._html = items, html
-        self._loaded, self._next = list[T](), 0
+        super().__init__(html)
+        self._items = items
 
     async def __aiter__(self) -> AsyncGenerator[T, None]:
         index = 0
@@ -123,9 +149,10 @@ class AsyncListing(Generic[T]):
     async def _has(self, index: int) -> bool:
         """Returns True if the list has an item at this index, which is then loaded."""
         if index == len(self._loaded):
-            async for item in self._items:
-                self._loaded.append(item)
-                break
+            with self._loading():
+                async for item in self._items:
+                    self._loaded.append(item)
+                    break
         return index < len(self._loaded)
 
     async def aclose(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from footplate import Client
-from footplate.errors import InvalidRequest, NotFound
+from footplate.errors import ApiError, InvalidRequest, NotFound, Unreachable
 from footplate.sdk import notebook
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.jobs import AsyncJobs
@@ -95,6 +96,33 @@ def test_a_list_loads_only_the_pages_that_are_needed() -> None:
     assert (listing[-1], len(listing), list(listing)[3], next(listing)) == (10, 10, 4, 1)
     with pytest.raises(IndexError):
         listing[10]
+
+
+async def test_a_list_whose_loading_failed_does_not_look_complete() -> None:
+    more = answer(200, {"data": [named("a")], "next_cursor": "further"})
+    refusal = answer(403, {"code": "forbidden", "detail": "the key was changed"})
+    jobs = AsyncJobs(FakeWire(more, refusal), 0.0)
+    listing, numbers = jobs.list(), Listing((1 // number for number in (1, 0, 1)), html=str)
+
+    with pytest.raises(ApiError):
+        await listing
+    with pytest.raises(ZeroDivisionError):
+        len(numbers)
+
+    with pytest.raises(Unreachable, match="only 1 items of this list were loaded"):
+        await listing
+    with pytest.raises(Unreachable, match="only 1 items"):
+        list(numbers)
+    assert numbers[0] == 1
+
+
+def test_a_loop_over_a_list_raises_the_index_error_of_a_request() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise IndexError
+
+    with pytest.raises(IndexError):
+        list(Listing(items(), html=str))
 
 
 def test_a_slice_of_a_list_may_go_backwards() -> None:
