@@ -26,11 +26,36 @@ PROCESSES: Boxes = {
     "artifact store": (2, 3, ""),
 }
 MESSAGES: list[Arrow] = [
-    ("user", "API", "REST, websocket"), ("API", "SQL", "jobs"), ("control", "SQL", "places, stores, rescues"),
+    ("user", "API", "REST, websocket"), ("API", "SQL", "jobs"), ("API", "Redis", "wakes, served requests"),
+    ("control", "SQL", "places, stores, rescues"),
     ("control", "Redis", "ids of attempts"), ("Redis", "control", ""), ("Redis", "node", "ids of attempts"),
     ("node", "supervisor", "starts"), ("node", "warm parent", "starts"), ("supervisor", "Redis", "events"),
     ("supervisor", "warm parent", "requests a fork"), ("warm parent", "training", "forks"),
     ("training", "supervisor", "logs"), ("training", "artifact store", "checkpoints"),
+]  # fmt: skip
+WAY: Boxes = {
+    "POST /jobs": (0, 0, "service/api/jobs.py"),
+    "stored": (1, 0, "service/jobs/submit.py"),
+    "placed": (2, 0, "service/jobs/place.py"),
+    "sent to a node": (3, 0, "service/control/dispatch.py"),
+    "claimed": (3, 1, "worker/node/tasks.py"),
+    "granted": (2, 1, "service/jobs/grant.py"),
+    "supervised": (1, 1, "worker/attempt/supervise.py"),
+    "trained": (0, 1, "footplate/trainer/loop.py"),
+    "saved": (0, 2, "footplate/trainer/checkpoint.py"),
+    "written to disk": (1, 2, "worker/attempt/journal.py"),
+    "stored in SQL": (2, 2, "service/events/ingest.py"),
+    "shown live": (3, 2, "service/api/stream.py"),
+    "ended": (2, 3, "service/jobs/conclude.py"),
+}
+"""The way of one job, as docs/explanation/journey.md follows it."""
+STEPS: list[Arrow] = [
+    ("POST /jobs", "stored", "JobSpec"), ("stored", "placed", "queued"), ("placed", "sent to a node", "starting"),
+    ("sent to a node", "claimed", "Celery message"), ("claimed", "granted", "claim"),
+    ("granted", "supervised", "spec, checkpoint"), ("supervised", "trained", "forks"),
+    ("trained", "saved", "checkpoint"), ("supervised", "written to disk", "events"),
+    ("written to disk", "stored in SQL", "Redis stream"), ("stored in SQL", "shown live", "events"),
+    ("stored in SQL", "ended", "end of the attempt"),
 ]  # fmt: skip
 STATES: Boxes = {
     "succeeded": (3, 0, "final"),
@@ -46,6 +71,10 @@ STATES: Boxes = {
 
 def processes() -> str:
     return svg(PROCESSES, MESSAGES)
+
+
+def way() -> str:
+    return svg(WAY, STEPS)
 
 
 def states() -> str:

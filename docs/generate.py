@@ -62,6 +62,7 @@ def pages() -> dict[str, str]:
         "explanation/performance.md": performance_page(MADE),
         "explanation/performance.svg": plot(),
         "explanation/processes.svg": diagram.processes(),
+        "explanation/way.svg": diagram.way(),
         "reference/states.svg": diagram.states(),
         "openapi.json": json.dumps(api, indent=1, ensure_ascii=False) + "\n",
     }

@@ -29,7 +29,7 @@ class Kind(StrEnum):
     EVAL = "eval"
     """Metrics of an evaluation. Never dropped."""
     CHECKPOINT = "checkpoint"
-    """A checkpoint was committed, or did not verify. Never dropped."""
+    """A checkpoint was committed, did not verify, verified again, or could not be saved. Never dropped."""
     PROGRESS = "progress"
     """The number of optimizer steps so far, at most a few times a second."""
     LINE = "line"
@@ -168,7 +168,7 @@ class Ending(StrEnum):
 
     FINISHED = "finished"
     STOPPED = "stopped"
-    """The source stopped because of a cancel, pause or drain."""
+    """The source stopped because of a cancel, a pause, a drain, the time limit, or a failure on another node."""
     FAILED = "failed"
 
 

@@ -105,7 +105,8 @@ class Reason(StrEnum):
     NODE_LOST = "node_lost"
     """The job's worker stopped sending heartbeats, or a run elsewhere stopped sending reports."""
     POISON = "poison"
-    """Three attempts in a row failed or were lost without a new checkpoint."""
+    """Three attempts in a row failed or were lost without a new checkpoint. If the last one that `retry.max_attempts`
+    allows failed, the job has the reason of that attempt."""
     TIME_LIMIT = "time_limit"
     """The job ran for as long as its `time_limit` allows."""
     NO_VALID_CHECKPOINT = "no_valid_checkpoint"

@@ -114,7 +114,8 @@ class Retry(Group):
     """The rules for another attempt after a failed or lost one. A drain is not a failure and does not count."""
 
     max_attempts: Annotated[Whole, Field(ge=1, le=100)] = 3
-    """The number of failed and lost attempts after which the job fails. 1 never tries again."""
+    """The number of failed and lost attempts after which the job fails. 1 never tries again. Three in a row without
+    a new checkpoint fail the job, too."""
     on: Many[Annotated[RetryOn, Field(strict=False)]] = (RetryOn.NODE_LOST, RetryOn.CRASHED, RetryOn.STALLED)
     """The reasons after which another attempt follows. Any other reason fails the job at once."""
     backoff: Annotated[float, Field(ge=0, le=DAY), DURATION] = 0.0

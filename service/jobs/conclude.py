@@ -6,6 +6,8 @@
     lost, or retryable    cancelled                     paused                     queued(retry) in budget, else failed
     failed otherwise      cancelled                     failed                     failed
 
+    stopping meanwhile, then lost or retryable: as stopped, and no retry is used up; with a time limit always failed
+
 The columns are the states that the user desires.
 """
 

@@ -8,7 +8,8 @@ fsync serves many requests, and at rest nothing waits. A failing write does not 
 
 Writes that only insert rows (`Inserts`) are sent together, with one statement per table for the whole batch.
 
-A write may run more than once before it is committed, so it must have no effect except on its connection. If SQL is
+A write may run more than once before it is committed, so it must have no effect except on its connection. Deletions of
+files are an exception, because another upload could store the same file between a commit and the deletion. If SQL is
 unreachable, locked, full or broken, `Unavailable` is raised, and nothing is half stored.
 """
 

@@ -82,7 +82,7 @@ class JobRow:
     fence: Fence = NO_FENCE
     stop_mode: StopMode | None = None
     stop_deadline: Moment | None = None
-    """The time at which a stopping attempt is killed."""
+    """The time at which a stopping attempt must have ended. Its training is killed before that."""
     not_before: Moment | None = None
     """The time from which a retry may start."""
     failed_attempts: int = 0

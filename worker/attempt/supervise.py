@@ -4,8 +4,8 @@
 detects a failure only sets `Attempt.verdict`. The other steps before training are then skipped, `watch` ends training,
 and `conclude` reports the failure.
 
-The supervisor imports no torch, and blocks only in `select`. Only the thread in `control_link.py` waits for Redis, so
-that training goes on without Redis.
+The supervisor imports no torch. Its loop waits in `select`, and for the disk when the journal is synced. Only the
+thread in `control_link.py` waits for Redis, so that training goes on without Redis.
 """
 
 from __future__ import annotations
