@@ -180,7 +180,6 @@ class Grant(ProtocolMessage, RunningAttempt):
     commands: list[Command] = Field(default_factory=list)
     """The job's commands that this attempt must carry out or repeat, oldest first."""
     watermark: int = 0
-    lease_seconds: float
     beat_seconds: float
     time_left_seconds: float | None = None
     traceparent: str | None = None

@@ -61,7 +61,6 @@ def _granted(conn: Connection, claim: Claim, job: JobRow, source: SourceRow, set
         checkpoints=offers or start_checkpoint.offer(conn, job),
         commands=commands.of_job(conn, job.id),
         watermark=source.watermark,
-        lease_seconds=settings.lease_seconds,
         beat_seconds=settings.beat_seconds,
         time_left_seconds=None if left_ms is None else left_ms / 1000,
         traceparent=of_attempt(traces.of_job(conn, job.id), job.id, job.attempt),

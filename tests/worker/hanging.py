@@ -22,9 +22,7 @@ HUNG_SECONDS = 1.0
 
 def main(url: str, folder: Path) -> None:
     control_link.HUNG_SECONDS = HUNG_SECONDS
-    grant = Grant(
-        job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec={}, lease_seconds=4, beat_seconds=0.1
-    )
+    grant = Grant(job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec={}, beat_seconds=0.1)
     journal = Journal.create(folder, JournalName(**dict(grant)), 10)
     link = ControlLink(connect(url), grant, journal, os.eventfd(0, os.EFD_NONBLOCK))
     link.start()

@@ -75,7 +75,7 @@ class Attempt:
         job_spec = make_spec(**spec)
         grant = Grant(
             job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), source=source, nodes=source + 1,
-            spec=job_spec.as_json(), lease_seconds=30, beat_seconds=2,
+            spec=job_spec.as_json(), beat_seconds=2,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
         self.hub = FetchThread(

@@ -31,9 +31,7 @@ from worker.redis_client import connect
 @pytest.fixture
 def grant() -> Grant:
     spec = make_spec().as_json()
-    return Grant(
-        job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec=spec, lease_seconds=4, beat_seconds=0.1
-    )
+    return Grant(job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec=spec, beat_seconds=0.1)
 
 
 @pytest.fixture

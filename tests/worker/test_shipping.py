@@ -63,7 +63,7 @@ class Attempt:
         job_spec = JobSpec.parse(spec) if "loop" in spec else make_spec(**spec)
         grant = Grant(
             job=job, attempt=number, fence=Fence(number), claim=new_claim_id(), spec=job_spec.as_json(),
-            checkpoints=self.offers, lease_seconds=30, beat_seconds=2, source=source, nodes=nodes,
+            checkpoints=self.offers, beat_seconds=2, source=source, nodes=nodes,
         )  # fmt: skip
         self.wake = os.eventfd(0, os.EFD_NONBLOCK)
         self.shipping = ArtifactSync(store, grant, job_spec, self.root, self.wake)

@@ -34,7 +34,7 @@ def test_an_unexpected_error_of_the_supervisor_ends_training_and_is_reported(
     listening = launch.listen(node.folder.run)
     grant = Grant(
         job=new_job_id(), attempt=1, fence=Fence(1), claim=new_claim_id(), spec=make_spec().as_json(),
-        lease_seconds=60, beat_seconds=0.5,
+        beat_seconds=0.5,
     )  # fmt: skip
 
     def answer_with_nonsense() -> bytes:

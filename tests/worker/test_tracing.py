@@ -21,7 +21,7 @@ TRACE, ATTEMPT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 def granted(traceparent: str | None = f"00-{TRACE}-{ATTEMPT}-01", **more: Any) -> Grant:
     return Grant(
         job=new_job_id(), attempt=2, fence=Fence(2), claim=ClaimId(new_claim_id()), spec=make_spec().as_json(),
-        lease_seconds=30, beat_seconds=2, traceparent=traceparent, **more,
+        beat_seconds=2, traceparent=traceparent, **more,
     )  # fmt: skip
 
 
