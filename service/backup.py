@@ -116,10 +116,10 @@ def _copy_tree(source: Path, target: Path) -> None:
             _copy_tree(path, target / entry.name)
         else:
             with suppress(FileNotFoundError):
-                _copy_file(path, target / entry.name)
+                _link_or_copy(path, target / entry.name)
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:

@@ -73,7 +73,7 @@ def _read_parquet(path: Path, report: RowReport) -> None:
         for batch in file.iter_batches(batch_size=BATCH_ROWS, use_threads=False):
             for row in batch.to_pylist():
                 report.add(report.rows + 1, row)
-            if report.is_late():
+            if report.stop_if_late():
                 return
     except (OSError, pyarrow.ArrowException) as error:
         report.bad(report.rows + 1, f"the file cannot be read from here on: {str(error)[:200]}")

@@ -226,7 +226,7 @@ async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
 def install(app: FastAPI) -> None:
     """Makes the app answer every exception with a problem document."""
 
-    async def ours(request: Request, error: Exception) -> Response:
+    async def answer_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, FootplateError)
         if isinstance(error, Unavailable):
             # %r escapes line breaks in the path, which could forge lines of the log.
@@ -234,7 +234,7 @@ def install(app: FastAPI) -> None:
             log.warning("%s %r got %d: %s, request_id=%s", *details)
         return of_error(request.scope, error)
 
-    async def framework(request: Request, error: Exception) -> Response:
+    async def answer_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         status = error.status_code
         headers = dict(error.headers or {})
@@ -252,9 +252,9 @@ def install(app: FastAPI) -> None:
             headers=headers,
         )
 
-    async def anything(request: Request, error: Exception) -> Response:
+    async def answer_unexpected(request: Request, error: Exception) -> Response:
         return unexpected(request.scope)
 
-    app.add_exception_handler(FootplateError, ours)
-    app.add_exception_handler(Exception, anything)
-    app.add_exception_handler(HTTPException, framework)
+    app.add_exception_handler(FootplateError, answer_error)
+    app.add_exception_handler(Exception, answer_unexpected)
+    app.add_exception_handler(HTTPException, answer_http_exception)

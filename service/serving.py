@@ -202,7 +202,7 @@ class _Exchange:
                 pipeline.expire(queue, keys.SERVING_SECONDS)
                 _, length, _ = await pipeline.execute()
         except UNREACHABLE as error:
-            raise _redis_away() from error
+            raise _redis_unreachable() from error
         if length > self._limit and await self._taken_back():
             self._is_over = True
             raise ServingBusy(f"{self._limit} requests wait for this checkpoint already", wait_seconds=RETRY_SECONDS)
@@ -264,7 +264,7 @@ class _Exchange:
             row = None if popped is not None else await self._look()
             texts = [*([] if popped is None else [popped[1]]), *(await self._redis.lpop(key, MOST_PIECES) or [])]
         except UNREACHABLE as error:
-            raise _redis_away() from error
+            raise _redis_unreachable() from error
         if texts:
             self._heard_at = time.monotonic()
             self._unread.extend(map(AnswerPiece.model_validate_json, texts))
@@ -328,5 +328,5 @@ class _Exchange:
         return bool(removed)
 
 
-def _redis_away() -> Unavailable:
+def _redis_unreachable() -> Unavailable:
     return Unavailable("Redis, which carries the requests to models, does not answer", hint="try again in a moment")

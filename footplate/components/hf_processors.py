@@ -60,28 +60,29 @@ NEEDS_FAST = "use a model whose tokenizer transformers can write as tokenizer.js
 """The hint for a tokenizer that does not report the positions of its tokens. AutoTokenizer converts all others."""
 
 
-def require_tokenizer(processor: Any, who: str) -> None:
+def require_tokenizer(processor: Any, component: str) -> None:
     if not callable(getattr(processor, "convert_tokens_to_ids", None)):
+        existing = "none" if processor is None else type(processor).__name__
         raise NotBuildable(
-            f"{who} needs a tokenizer, and the job has {'none' if processor is None else type(processor).__name__}",
+            f"{component} needs a tokenizer, and the job has {existing}",
             hint='add "processor": {"use": "hf/tokenizer", "args": {"path": "models://…"}}',
         )
 
 
-def require_fast_tokenizer(processor: Any, who: str, reports: str) -> None:
-    require_tokenizer(processor, who)
+def require_fast_tokenizer(processor: Any, component: str, reports: str) -> None:
+    require_tokenizer(processor, component)
     if not getattr(processor, "is_fast", False):
         raise NotBuildable(
-            f"{who} needs a fast tokenizer: this one does not report the {reports} of its tokens", hint=NEEDS_FAST
+            f"{component} needs a fast tokenizer: this one does not report the {reports} of its tokens", hint=NEEDS_FAST
         )
 
 
-def require_pad_token(processor: Any, who: str) -> None:
-    require_tokenizer(processor, who)
+def require_pad_token(processor: Any, component: str) -> None:
+    require_tokenizer(processor, component)
     if getattr(processor, "pad_token", None) is None:
         end = getattr(processor, "eos_token", None)
         which = end if isinstance(end, str) else "…"
         raise NotBuildable(
-            f"{who} pads texts, but this tokenizer has no pad token",
+            f"{component} pads texts, but this tokenizer has no pad token",
             hint=f'say which: "processor": {{"use": "hf/tokenizer", "args": {{"path": …, "pad_token": "{which}"}}}}',
         )

@@ -28,7 +28,7 @@ def with_answers_to_learn(rows: Any, name: str, processor: Any, config: Any) -> 
     find = AnswerTokens(processor, _template_of_trl(processor))
     begins_at_completion = config.completion_only_loss is not False
     dataset = as_dataset(rows)
-    change = partial(_tokenized, find=find, cut=_cut(config), begins_at_completion=begins_at_completion)
+    change = partial(_tokenized, find=find, cut=_kept_part(config), begins_at_completion=begins_at_completion)
     try:
         tokenized = dataset.map(change, with_indices=True, remove_columns=dataset.column_names)
     except BadRow as bad:
@@ -78,7 +78,7 @@ def _template_of_trl(processor: Any) -> str | None:
         return None
 
 
-def _cut(config: Any) -> slice | None:
+def _kept_part(config: Any) -> slice | None:
     """Returns the part of a row that TRL keeps, or None for all of it. Packing keeps all, except the strategy "bfd"."""
     if config.max_length is None or (config.packing and config.packing_strategy != "bfd"):
         return None

@@ -20,10 +20,10 @@ EPOCH = "fp:epoch"
 sent again."""
 
 WAKE = "fp:wake"
-"""Channel: tells the API processes with open sockets which jobs have new events. A message also names its sender."""
+"""Channel: the jobs that have new events, for the API processes with open sockets. A message also names its sender."""
 
 WAKE_CONTROL = "fp:wake_control"
-"""Channel: tells the control process that a job waits for placement. Messages may be lost, because control also polls
+"""Channel: wakes control, because a job waits for placement. Messages may be lost, because control also polls
 the database."""
 
 CONTROL = "fp:control"

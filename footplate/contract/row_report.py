@@ -64,7 +64,7 @@ class RowReport:
                     self.bad(number, problem)
                 else:
                     self.add(number, content)
-                if self.is_late():
+                if self.stop_if_late():
                     break
         return self
 
@@ -92,7 +92,7 @@ class RowReport:
         if len(self._first_bad) < MOST_BAD_ROWS:
             self._first_bad.append({"number": number, "problem": problem})
 
-    def is_late(self) -> bool:
+    def stop_if_late(self) -> bool:
         """Returns True and adds a note if the deadline has passed. Compares the time only at every 64th row."""
         self._rows_until_time_check -= 1
         if self._deadline is None or self._rows_until_time_check > 0:

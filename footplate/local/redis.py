@@ -40,10 +40,10 @@ class Redis:
 
 
 def redis_for(home: Home, env: dict[str, str]) -> Redis:
-    """Returns a Redis on a Unix socket in the home.
+    """Returns a Redis on a Unix socket in the home, which is not started yet.
 
-    If the socket's path is too long, returns a Redis on a free loopback port. That Redis has a password, because other
-    users of this machine can connect to the port.
+    If the socket's path is too long, the Redis is on a free loopback port. It has a password in the file `redis.conf`,
+    because other users of this machine can connect to the port.
     """
     words = [server_path(), "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(home.run)]
     path = str(home.run / "redis.sock")

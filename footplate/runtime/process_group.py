@@ -90,7 +90,7 @@ def environment(order: Order) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         **_interfaces(order),
     }
-    # DeepSpeed detects its accelerator without torch, so it must be told that this job has no GPU.
+    # DeepSpeed detects its accelerator without torch, so it needs a variable that says that this job has no GPU.
     return variables if order.gpus else {**variables, "DS_ACCELERATOR": "cpu"}
 
 

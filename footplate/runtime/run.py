@@ -2,7 +2,7 @@
 
     order -> folder, GPUs, limits -> spec -> parts -> Trainer -> checkpoint to continue from -> train -> outputs
 
-The process inherits a socket for events, memory with a byte that tells it to stop, and stdout. It has no access to
+The process inherits a socket for events, memory with a byte that requests a stop, and stdout. It has no access to
 queue, Redis and keys.
 """
 

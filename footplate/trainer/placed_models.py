@@ -79,7 +79,7 @@ def require_a_model(model: Any) -> None:
 
 
 def refuse_quantized(model: nn.Module) -> None:
-    """Refuses quantized weights, which have no gradients. Only adapters on top of them can be trained."""
+    """Refuses quantized weights that cannot be trained. Most have no gradients, and need an adapter on top of them."""
     if not getattr(model, "is_quantized", False) or adapters.are_in(model):
         return
     quantizer: Any = getattr(model, "hf_quantizer", None)

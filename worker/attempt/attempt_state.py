@@ -210,7 +210,9 @@ class Attempt:
             seconds = self.link.outages.get()
             why = f"Redis did not answer for {seconds:.0f} s"
             text = f"{why}: events were buffered on the node's disk and are delivered now"
-            self.append([event_of(Kind.NOTE, {"message": text, "code": "redis_away", "seconds": round(seconds, 1)})])
+            self.append(
+                [event_of(Kind.NOTE, {"message": text, "code": "redis_unreachable", "seconds": round(seconds, 1)})]
+            )
 
     def _follow(self, reply: AttemptReply) -> None:
         """Carries out a reply of control. Control repeats a stop or a command until a heartbeat confirms it."""

@@ -40,7 +40,7 @@ class TokenChoice(NamedTuple):
 
 
 class Clients(Protocol):
-    """The interface to the clients of a batch: sends a piece of an answer, and tells which requests are withdrawn."""
+    """The interface to the clients of a batch: sends a piece of an answer, and reports which requests are withdrawn."""
 
     def say(self, request: str, kind: AnswerPieceKind, data: dict[str, Any]) -> None: ...
 
