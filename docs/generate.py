@@ -358,6 +358,16 @@ DIFFERENCES = (
         "No sample is trained on twice.",
     ),
     (
+        "A resume of a run that ended within an epoch trains a further step.",
+        "It trains none.",
+        "`max_steps` and `num_train_epochs` are limits.",
+    ),
+    (
+        "`use_cache` does not reach the model that `model_init` makes for `train()`.",
+        "It reaches every model.",
+        "An argument that is accepted has an effect.",
+    ),
+    (
         "Weights of a checkpoint that the model lacks are left out with a warning, and the model's others keep their "
         "values. A best checkpoint without weights is a warning, too.",
         "Both are errors that name the weights. Only buffers may be missing.",
