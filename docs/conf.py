@@ -54,12 +54,12 @@ def relink(text: str, origin: str, page: str) -> str:
 
     A file that the site does not show becomes its path. A link that leads nowhere stays, and Sphinx refuses it.
     """
-    shown = {path: f"docs/{name}.md" for name, path in COPIES.items()}
+    copies = {path: f"docs/{name}.md" for name, path in COPIES.items()}
 
     def new_link(match: re.Match[str]) -> str:
         label, target, anchor = match[1], match[2], match[3] or ""
         path = os.path.normpath(os.path.join(os.path.dirname(origin), target))
-        path = shown.get(path, path)
+        path = copies.get(path, path)
         if path.startswith("docs/") and path != "docs/decisions/template.md":
             return f"[{label}]({os.path.relpath(path, os.path.dirname(page))}{anchor})"
         if not (REPOSITORY / path).exists():

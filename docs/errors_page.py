@@ -196,7 +196,7 @@ CURES: dict[str, dict[str, tuple[str, str]]] = {
 """The cause and the cure of each code, by where the code appears."""
 
 
-def errors_page(made: str) -> str:
+def errors_page(notice: str) -> str:
     """Returns the page. Raises ValueError if it and the source have different codes."""
     explained = {code for codes in CURES.values() for code in codes}
     in_source = source_codes()
@@ -207,7 +207,7 @@ def errors_page(made: str) -> str:
     return "\n".join(
         [
             "# Errors, with cause and fix",
-            made,
+            notice,
             "Every error has a stable code, a sentence, and a hint that says what would work. Programs compare the code.",
             "A message may be reworded.",
             "\nThe service answers with `application/problem+json`. `code` and `detail` are about the whole request.",

@@ -91,14 +91,14 @@ def table(settings: type[Settings]) -> list[str]:
     rows, meaning = ["| variable | default | meaning |", "|---|---|---|"], meanings(settings)
     for name, field in settings.model_fields.items():
         default = field.default if field.default_factory is None else "this host's name"
-        shown = (
+        default_text = (
             ""
             if default in (None, "", PydanticUndefined)
             else f"`{default}`"
             if field.default_factory is None
             else default
         )
-        rows.append(f"| `{variable(name)}` | {shown} | {one_line(meaning.get(name))} |")
+        rows.append(f"| `{variable(name)}` | {default_text} | {one_line(meaning.get(name))} |")
     return rows
 
 
@@ -209,10 +209,10 @@ def components_page() -> str:
 
 def component(group: str, name: str, target: str) -> list[str]:
     module, _, attribute = target.partition(":")
-    made = getattr(importlib.import_module(module), attribute)
+    factory = getattr(importlib.import_module(module), attribute)
     with libraries():
-        described = describe(group, name, made)
-    library = getattr(made, "needs", None)
+        described = describe(group, name, factory)
+    library = getattr(factory, "needs", None)
     extra = f" Needs the extra `{library[1]}`." if library else ""
     arguments = [
         f"  - `{argument}`{default(described.args, argument)}: {one_line(schema.get('description'))}"
@@ -461,8 +461,8 @@ def members(of: type[StrEnum]) -> list[str]:
     lines = []
     for statement, after in zip(body.body, [*body.body[1:], ast.Pass()], strict=True):
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-            meaning = one_line(str(said))
+            text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            meaning = one_line(str(text))
             lines.append(f"- **{of[statement.targets[0].id].value}**" + (f": {meaning}" if meaning else ""))
     return lines
 

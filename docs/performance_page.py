@@ -40,11 +40,11 @@ RATES = {
 }  # fmt: skip
 
 
-def performance_page(made: str) -> str:
+def performance_page(notice: str) -> str:
     return "\n".join(
         [
             "# How fast it is",
-            made,
+            notice,
             "All figures are from [bench/results.md](../../bench/results.md), with machine and date.",
             "Most come from two shared cores without a GPU. `make bench` measures your machine.",
             "\nA *goal* was set before the measurement. Goals that were missed are shown, too.",

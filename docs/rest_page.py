@@ -73,13 +73,13 @@ TITLES = {
 }  # fmt: skip
 
 
-def rest_page(made: str, api: Json) -> str:
+def rest_page(notice: str, api: Json) -> str:
     by_tag: dict[str, list[str]] = {tag: [] for tag in TITLES}
     for path, operations in api["paths"].items():
         for method, operation in operations.items():
             by_tag[operation["tags"][0]] += operation_lines(method.upper(), path, operation)
     lines = [line for tag, title in TITLES.items() for line in [f"\n## {title}", *by_tag[tag]]]
-    return "\n".join(["# The REST API", made, "Every route, with an example.", SESSION.rstrip(), *lines, ""])
+    return "\n".join(["# The REST API", notice, "Every route, with an example.", SESSION.rstrip(), *lines, ""])
 
 
 def operation_lines(method: str, path: str, operation: Json) -> Iterator[str]:

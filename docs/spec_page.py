@@ -229,14 +229,14 @@ SHORT_FORMS: list[tuple[Json, str]] = [
 """A short spec, and the field of the stored spec that its short form becomes."""
 
 
-def spec_page(made: str) -> str:
+def spec_page(notice: str) -> str:
     sections = [line for title, names in INTENTS.items() for line in section(title, names)]
-    if left := set(EXAMPLES) - set(shown()):
+    if left := set(EXAMPLES) - set(page_fields()):
         raise ValueError(f"docs/spec_page.py has examples of {sorted(left)}, and a spec has no such fields")
     return "\n".join(
         [
             "# The job spec, field by field",
-            made,
+            notice,
             "A job spec is the JSON object that `POST /jobs` takes. The smallest whole spec names a model and its",
             "data:\n",
             *block(checked({}, "")),
@@ -269,7 +269,7 @@ def section(title: str, names: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def shown() -> list[str]:
+def page_fields() -> list[str]:
     """The fields on the page, and a proof that the page leaves out none."""
     top = [name for names in INTENTS.values() for name in names]
     places = {place: group for inside in INSIDE.values() for place, group in inside.items()}
@@ -448,14 +448,14 @@ def words(schema: Json) -> str:
 
 
 def text(schema: Json) -> str:
-    asked = PATTERNS.get(schema.get("pattern", ""))
+    requirement = PATTERNS.get(schema.get("pattern", ""))
     most = f"at most {schema['maxLength']} characters" if "maxLength" in schema else ""
-    if asked is None:
+    if requirement is None:
         is_duration = "[dhms]" in schema.get("pattern", "")
         return 'a duration such as `"4h"`, or seconds' if is_duration else f"text ({most})" if most else "text"
-    if not asked.startswith("must be "):
+    if not requirement.startswith("must be "):
         return "a component's name"
-    meant = asked.removeprefix("must be ")
+    meant = requirement.removeprefix("must be ")
     return f"text ({meant}; {most})" if schema["maxLength"] in (64, 128) and "sha256" not in meant else meant
 
 
@@ -487,5 +487,5 @@ def anchor(title: str) -> str:
     return "".join(letter for letter in title.lower() if letter.isalnum() or letter in "_- ").replace(" ", "-")
 
 
-def one_line(said: str | None) -> str:
-    return " ".join((said or "").split())
+def one_line(paragraph: str | None) -> str:
+    return " ".join((paragraph or "").split())

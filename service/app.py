@@ -113,7 +113,7 @@ class Guard:
             await self.app(scope, receive, send)
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = perf_counter()
+        started_at = perf_counter()
         credentials = Credentials.of(scope["headers"], scope.get("client"))
         request_id = _request_id(scope, credentials)
         status = 0
@@ -141,16 +141,16 @@ class Guard:
                 await problems.unexpected(scope)(scope, receive, guarded)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self.services.meters.answered(scope["method"], route, status, perf_counter() - started)
+            self.services.meters.answered(scope["method"], route, status, perf_counter() - started_at)
 
     async def _caller(self, scope: Scope, credentials: Credentials) -> Caller:
         gatekeeper, query = self.services.gatekeeper, scope["query_string"]
         try:
             return gatekeeper.check_request(scope["method"], scope["path"], query, credentials)
-        except Unauthorized as refused:
+        except Unauthorized as refusal:
             if scope["method"] != "GET" or credentials.authorization:
                 raise
-            return await gatekeeper.check_link(query, refused)
+            return await gatekeeper.check_link(query, refusal)
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Checks a websocket. Pages of other sites are refused before the handshake.

@@ -88,12 +88,12 @@ class Gatekeeper:
 
     def check_request(self, method: str, path: str, query: bytes, credentials: Credentials) -> Caller:
         """Checks a request and returns its caller. It is counted first, even if its query cannot be parsed."""
-        refused: Unauthorized | None = None
+        refusal: Unauthorized | None = None
         caller = NOBODY
         if is_open(path):
             self._addresses.count(credentials.address)
         else:
-            caller, refused = self._counted(credentials)
+            caller, refusal = self._counted(credentials)
         if credentials.is_flood:
             raise HeadersTooLarge(
                 f"this request has more than {MOST_HEADERS} headers, or a header of more than {LONGEST_HEADER:,} bytes"
@@ -104,7 +104,7 @@ class Gatekeeper:
         if is_open(path):
             read_query(query)
             return NOBODY
-        return _in_project(caller, read_query(query), refused)
+        return _in_project(caller, read_query(query), refusal)
 
     def _counted(self, credentials: Credentials) -> tuple[Caller, Unauthorized | None]:
         """Counts a request. Returns its caller, and the error if it has no valid key. Raises TooManyRequests."""
@@ -112,9 +112,9 @@ class Gatekeeper:
             return LOCAL, None
         try:
             caller = self._bearer(credentials.authorization)
-        except Unauthorized as refused:
+        except Unauthorized as refusal:
             self._addresses.count(credentials.address)
-            return NOBODY, refused
+            return NOBODY, refusal
         caller.quota.count(time.monotonic())
         return caller, None
 
@@ -145,24 +145,24 @@ class Gatekeeper:
             key = offered.removeprefix(KEY_SUBPROTOCOL).encode()
             credentials = replace(credentials, authorization=b"Bearer " + key)
         # A websocket with a ticket alone is counted by its address, because any ticket costs a write to SQL.
-        caller, refused = self._counted(credentials)
+        caller, refusal = self._counted(credentials)
         self._check_host(credentials)
         self._check_origin(credentials)
         parameters = read_query(query)
         if (ticket := parameters.get("ticket")) and self.needs_key and not credentials.authorization:
-            caller, refused = await self._holder(ticket), None
-        caller = _in_project(caller, parameters, refused)
+            caller, refusal = await self._holder(ticket), None
+        caller = _in_project(caller, parameters, refusal)
         caller.require(READS)
         return caller
 
-    async def check_link(self, query: bytes, refused: Unauthorized) -> Caller:
+    async def check_link(self, query: bytes, refusal: Unauthorized) -> Caller:
         """Checks the ticket of a download that was refused for its missing key. Returns the ticket's caller.
 
         A browser's link sends a ticket, because it cannot send headers.
         """
         parameters = read_query(query)
         if not (ticket := parameters.get("ticket")):
-            raise refused
+            raise refusal
         return _in_project(await self._holder(ticket), parameters, None)
 
     async def ticket(self, caller: Caller) -> str:
@@ -225,10 +225,10 @@ def read_query(query: bytes) -> dict[str, str]:
     return parameters
 
 
-def _in_project(caller: Caller, parameters: Mapping[str, str], refused: Unauthorized | None) -> Caller:
+def _in_project(caller: Caller, parameters: Mapping[str, str], refusal: Unauthorized | None) -> Caller:
     """Returns the caller in the project that the query names. Raises Unauthorized if the key is not valid."""
-    if refused is not None:
-        raise refused
+    if refusal is not None:
+        raise refusal
     project = parameters.get("project")
     if project is not None and not _PROJECT.fullmatch(project):
         raise InvalidQuery([Problem("/query/project", "invalid_parameter", "is not the name of a project")])

@@ -154,9 +154,9 @@ async def _control(db: Database, settings: ServiceSettings, tracing: Untraced) -
     notifier = RedisNotifier(settings.redis)
     control = Control(db, settings, tracing.following(db, notifier.announce))
     notifier.start(control=control.numbers)
-    stopped = asyncio.Event()
+    stop_event = asyncio.Event()
     try:
-        return await _until_stopped(stopped.wait(), stopped.set, control)
+        return await _until_stopped(stop_event.wait(), stop_event.set, control)
     finally:
         await notifier.close()
 

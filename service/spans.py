@@ -182,10 +182,10 @@ class JobSpans:
         if not changed:
             return
         self._since = max(self._since, now_ms() - REMEMBERED_MS)
-        ended = await self._db.read(partial(traces.ended, job_ids=changed, since=self._since))
+        ended_attempts = await self._db.read(partial(traces.ended, job_ids=changed, since=self._since))
         self.changed -= changed
         self._sent_at = {key: at for key, at in self._sent_at.items() if at >= self._since}
-        for row in ended:
+        for row in ended_attempts:
             if (row.job_id, row.attempt) not in self._sent_at:
                 self._sent_at[row.job_id, row.attempt] = row.ended_at
                 self._send(row)

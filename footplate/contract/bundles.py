@@ -122,16 +122,16 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
     if len(entries) > MAX_ENTRIES:
         yield _too_many(len(entries))
     yield from _bomb(files, packed_bytes)
-    seen: dict[str, str] = {}
+    filenames: dict[str, str] = {}
     for entry in entries:
         where = pointer_to(entry.filename.rstrip("/"))[: MAX_PATH_CHARS + 1]
         for code, detail, hint in _wrong_in_entry(entry):
             yield Problem(where, code, detail, hint)
         folded = entry.filename.rstrip("/").casefold()
-        if folded in seen:
+        if folded in filenames:
             detail = f"the zip has {entry.filename[:80]!r} twice, or a name that differs from it only in case"
             yield Problem(where, "duplicate_name", detail)
-        seen[folded] = entry.filename
+        filenames[folded] = entry.filename
     # No file may have the name of a folder in which another entry lies.
     plain = {entry.filename for entry in files}
     for path in sorted(plain):

@@ -95,8 +95,8 @@ class UnknownComponent(FootplateError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         more = f" and {len(names) - MOST_KNOWN} more" if len(names) > MOST_KNOWN else ""
-        shown = f"{', '.join(names[:MOST_KNOWN]) or 'none'}{more}"
-        super().__init__(f"no {kind} named {name!r}. Known: {shown}.", hint=did_you_mean(name, names))
+        listing = f"{', '.join(names[:MOST_KNOWN]) or 'none'}{more}"
+        super().__init__(f"no {kind} named {name!r}. Known: {listing}.", hint=did_you_mean(name, names))
         self.kind, self.name, self.known = kind, name, names
 
 

@@ -28,8 +28,8 @@ def _by_class(module: str) -> dict[str, dict[str, str]]:
     return {node.name: dict(_under_fields(node)) for node in body if isinstance(node, ast.ClassDef)}
 
 
-def _under_fields(written: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, statement in pairwise(written.body):
+def _under_fields(definition: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, statement in pairwise(definition.body):
         match field, statement:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 yield name, inspect.cleandoc(text)

@@ -45,7 +45,7 @@ def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
     """Yields problems of several optimizers: wrong schedules, equal ids, and settings for a single optimizer."""
     if not spec.optimizers:
         return
-    seen = set[str]()
+    ids = set[str]()
     if all(optimizer.loss for optimizer in spec.optimizers):
         detail = "every optimizer names a loss, so no optimizer trains with the main loss"
         yield Problem("/optimizers", "no_main_loss", detail, "leave `loss` out of one optimizer")
@@ -59,10 +59,10 @@ def optimizer_problems(spec: JobSpec) -> Iterator[Problem]:
     for index, optimizer in enumerate(spec.optimizers):
         if optimizer.schedule is not None:
             yield from _schedule(optimizer.schedule, f"/optimizers/{index}/schedule")
-        if optimizer.id in seen:
+        if optimizer.id in ids:
             hint = "give each optimizer its own id"
             yield Problem(f"/optimizers/{index}/id", "duplicate_id", "another optimizer has the same id", hint)
-        seen.add(optimizer.id)
+        ids.add(optimizer.id)
 
 
 def _schedule(schedule: Schedule, pointer: str) -> Iterator[Problem]:

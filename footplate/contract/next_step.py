@@ -235,10 +235,10 @@ def _in_its_form(problem: Problem, value: Any) -> str | None:
     """Returns a hint for a value of the wrong type: the same value converted to the right type, or an example."""
     pointer, needed = problem.pointer, "".join(problem.expected)
     may_repeat = _field_of(pointer) in _NAMES and pointer not in ("/optimizers", "/resources/gpu")
-    written = _number_or_bool(needed, value) or (_component(needed, value) if may_repeat else None)
-    if pointer == "/resources/gpu" or written is None or len(written) > MOST_SHOWN:
+    replacement = _number_or_bool(needed, value) or (_component(needed, value) if may_repeat else None)
+    if pointer == "/resources/gpu" or replacement is None or len(replacement) > MOST_SHOWN:
         return _example(pointer, needed)
-    return f"write {written}"
+    return f"write {replacement}"
 
 
 _NAMES = ("model", "processor", "collator", "loss", "metrics", "callbacks", "trainer", "data", "map", "report_to")

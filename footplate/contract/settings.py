@@ -58,8 +58,8 @@ def sentence(error: Any) -> str:
     if not error["loc"]:
         return f"{reason}."
     value = str(error["input"])
-    shown = "" if "@" in value else f"={value!r}"
-    return f"{variable(str(error['loc'][0]))}{shown} cannot be used: {reason}."
+    assignment = "" if "@" in value else f"={value!r}"
+    return f"{variable(str(error['loc'][0]))}{assignment} cannot be used: {reason}."
 
 
 def expanded(path: str | os.PathLike[str]) -> str:

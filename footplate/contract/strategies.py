@@ -66,8 +66,8 @@ def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iter
     if not config:
         hint = 'for example {"zero_optimization": {"stage": 2}}'
         yield Problem(at, "missing", "DeepSpeed needs a config, but there is none", hint)
-    refused = list(deepspeed.refusals(config, training))
-    for name, why in refused:
+    refusals = list(deepspeed.refusals(config, training))
+    for name, why in refusals:
         yield Problem(at + pointer_to(*name.split(".")), "disagreement", why, "leave it out of the config")
     config = deepspeed.read(config)
     for entry in deepspeed.fill(config, training, per_process=training.per_device_train_batch_size, world=world):
@@ -81,7 +81,7 @@ def _of_deepspeed(config: Json, training: TrainingArguments, world: int) -> Iter
             )
         yield Problem(at + pointer_to(*entry.path.split(".")), "disagreement", detail, 'write "auto" here')
     for path in deepspeed.autos(config):
-        is_refused = any(path.startswith(f"{name}.") for name, _ in refused)
+        is_refused = any(path.startswith(f"{name}.") for name, _ in refusals)
         if path.removeprefix("zero_optimization.") not in deepspeed.OF_THE_MODEL and not is_refused:
             detail = "is auto, but no argument sets it"
             yield Problem(at + pointer_to(*path.split(".")), "disagreement", detail, "give a value")

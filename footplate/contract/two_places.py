@@ -86,7 +86,7 @@ def _fsdp(document: Json, name: str, value: Any, origins: dict[str, str]) -> Pro
         options = {**options_of_words(words), **config}
     except ValueError as error:
         return Problem(f"/training/{name}", "unknown_choice", str(error)[:500])
-    return _strategy(document, name, options, origins, written="fsdp_config" if config else name)
+    return _strategy(document, name, options, origins, argument="fsdp_config" if config else name)
 
 
 def _fsdp_config(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
@@ -99,7 +99,7 @@ def _fsdp_config(document: Json, name: str, value: Any, origins: dict[str, str])
     resources = document.get("resources")
     strategy = resources.get("strategy") if isinstance(resources, dict) else None
     if isinstance(strategy, dict) and strategy.get("type") == "fsdp":
-        return _strategy(document, "fsdp", value, origins, written=name)
+        return _strategy(document, "fsdp", value, origins, argument=name)
     detail = "has options of FSDP, but neither /training/fsdp nor /resources/strategy turns FSDP on"
     return Problem(f"/training/{name}", "disagreement", detail, 'set "fsdp" to true')
 
@@ -110,10 +110,10 @@ def _deepspeed(document: Json, name: str, value: Any, origins: dict[str, str]) -
     if not isinstance(value, dict):
         hint = "write the file's content into the spec" if isinstance(value, str) else None
         return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed", hint)
-    return _strategy(document, name, value, origins, written=name)
+    return _strategy(document, name, value, origins, argument=name)
 
 
-def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], *, written: str) -> Problem | None:
+def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], *, argument: str) -> Problem | None:
     resources = document.get("resources", {})
     if not isinstance(resources, dict):
         return None
@@ -121,11 +121,11 @@ def _strategy(document: Json, kind: str, config: Json, origins: dict[str, str], 
     is_ours = isinstance(own_value, dict) and own_value.get("type") == kind
     if own_value is None or (is_ours and not own_value.get("config")):
         document["resources"] = {**resources, "strategy": strategy}
-        origins["/resources/strategy/config"] = f"/training/{written}"
+        origins["/resources/strategy/config"] = f"/training/{argument}"
         if own_value is None:
             origins["/resources/strategy/type"] = origins["/resources/strategy"] = f"/training/{kind}"
     elif isinstance(own_value, dict) and not (is_ours and config in ({}, own_value["config"])):
-        return _disagree(written, f"/resources/strategy is {_short(own_value)}", strategy)
+        return _disagree(argument, f"/resources/strategy is {_short(own_value)}", strategy)
     return None
 
 

@@ -27,8 +27,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine that uses a BlockingWire, and returns its result."""
     try:
         coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
+    except StopIteration as stop:
+        result: T = stop.value
         return result
     coroutine.close()
     raise RuntimeError("a blocking call was suspended, which is a bug in the SDK")

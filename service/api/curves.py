@@ -138,10 +138,10 @@ async def _series(request: Request, job_ids: Sequence[JobId], selection: CurveSe
     for job, part in parts:
 
         def read(conn: Connection, job: JobId = job, part: Sequence[str] = part) -> list[str]:
-            drawn = series(
+            curves = series(
                 conn, job, part, selection.points, axis=selection.x, everything=selection.everything, steps=steps
             )
-            return [encode(curve) for curve in drawn]
+            return [encode(curve) for curve in curves]
 
         pieces += await services.db.read_long(read)
     if encode is _csv_lines:
@@ -176,7 +176,7 @@ def _different(entries: Iterable[str], parameter: str, text: str) -> list[str]:
 
 
 def _csv_lines(curve: Series) -> str:
-    attempt, upcoming = 0, {started.first: started.attempt for started in curve.attempts}
+    attempt, upcoming = 0, {part.first: part.attempt for part in curve.attempts}
     rows: list[tuple[Any, ...]] = []
     for place, point in enumerate(zip(curve.x, curve.y, strict=True)):
         attempt = upcoming.get(place, attempt)

@@ -41,8 +41,8 @@ def resource_values(row: Any, resource: type[Resource], **values: Any) -> Json:
 @cache
 def _common(row_class: type, resource: type[Resource]) -> list[tuple[str, Callable[[Any], Any] | None]]:
     """Returns the fields that a row and a resource share, each with the function that converts its value, or None."""
-    shown = shown_as(row_class)
-    return [(name, shown[name]) for name in resource.model_fields if name in shown]
+    conversions = shown_as(row_class)
+    return [(name, conversions[name]) for name in resource.model_fields if name in conversions]
 
 
 def job(row: JobRow, nodes: Sequence[str] = ()) -> Job:

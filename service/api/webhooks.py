@@ -138,9 +138,9 @@ async def _check(services: Services, url: str) -> None:
     """Raises InvalidSpec if deliveries to the URL are forbidden. Each delivery checks again: addresses change."""
     try:
         await aim(read_url(url), Allowed.of(services.settings.webhooks_allow))
-    except Refused as refused:
+    except Refused as refusal:
         hint = "use a public https:// address, or ask the operator to add the host to FOOTPLATE_WEBHOOKS_ALLOW"
-        raise InvalidSpec([Problem("/url", "not_reachable", f"this URL {refused}", hint)]) from refused
+        raise InvalidSpec([Problem("/url", "not_reachable", f"this URL {refusal}", hint)]) from refusal
 
 
 @router.get("/webhooks", operation_id="list_webhooks", summary="The project's webhooks")

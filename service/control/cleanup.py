@@ -53,10 +53,10 @@ async def prune(state: ControlState) -> None:
             "removed %d checkpoints that lost attempts had saved and not reported. The first is %s", len(late), late[0]
         )
     await in_thread(prune_folders, artifacts)
-    ended = await state.db.read(lambda conn: uploads.older_than(conn, now - DAY_MS))
+    old_uploads = await state.db.read(lambda conn: uploads.older_than(conn, now - DAY_MS))
     removed = [
         upload
-        for upload in ended
+        for upload in old_uploads
         if await in_thread(delete_folder, artifacts, str(layout.parts_folder(upload))) is None
     ]
     if removed:

@@ -26,18 +26,20 @@ async def dispatch(state: ControlState) -> None:
     memory.send_everything = False
     if not due:
         return
-    sent, error = await state.io.send_start_messages(due)
-    if sent:
+    sent_rows, error = await state.io.send_start_messages(due)
+    if sent_rows:
         reached(Moment.AFTER_DISPATCH)
-        state.counts.start_messages_sent += len(sent)
-        for row in sent:
+        state.counts.start_messages_sent += len(sent_rows)
+        for row in sent_rows:
             memory.timers.restart(_key(row), clock)
         now = state.io.now_ms()
-        await state.write(lambda conn: attempts.mark_sent(conn, sent, now))
+        await state.write(lambda conn: attempts.mark_sent(conn, sent_rows, now))
         reached(Moment.AFTER_DISPATCH_COMMITS)
     if error is not None:
         memory.send_everything = True
-        raise ConnectionError(f"the start message to node {due[len(sent)].node} cannot be sent: {error}") from error
+        raise ConnectionError(
+            f"the start message to node {due[len(sent_rows)].node} cannot be sent: {error}"
+        ) from error
 
 
 def _is_due(state: ControlState, row: UnclaimedSource, clock: float) -> bool:

@@ -49,18 +49,18 @@ async def ingest(state: ControlState) -> None:
     reached(Moment.AFTER_ACKNOWLEDGE)
 
 
-async def _store(state: ControlState, read: ParsedEntries, now: int) -> list[IngestEffects]:
+async def _store(state: ControlState, entries: ParsedEntries, now: int) -> list[IngestEffects]:
     """Stores all events in one transaction.
 
     If this transaction fails, each event gets a transaction of its own, so that only an event with an error is lost.
     A gap with the reason is stored in place of this event.
     """
-    stored = await _commit(state, read, now)
+    stored = await _commit(state, entries, now)
     if isinstance(stored, IngestEffects):
         return [stored]
     log.error("events could not be stored together, and are stored one by one", exc_info=stored)
     transactions = []
-    for event in one_by_one(read):
+    for event in one_by_one(entries):
         stored = await _commit(state, event, now)
         if isinstance(stored, Exception) and event.batches:
             stored = await _commit(state, as_gap(event, f"it cannot be stored: {stored}", text_of(now)), now)
@@ -74,11 +74,11 @@ async def _store(state: ControlState, read: ParsedEntries, now: int) -> list[Ing
     return transactions
 
 
-async def _commit(state: ControlState, read: ParsedEntries, now: int) -> IngestEffects | Exception:
+async def _commit(state: ControlState, entries: ParsedEntries, now: int) -> IngestEffects | Exception:
     settings = state.settings
     backoff, frees = settings.retry_backoff_seconds, isinstance(settings.store, RemoteStore)
     return await state.try_write(
-        lambda conn: operation.ingest(conn, read, now, retry_backoff_seconds=backoff, service_frees=frees)
+        lambda conn: operation.ingest(conn, entries, now, retry_backoff_seconds=backoff, service_frees=frees)
     )
 
 

@@ -35,11 +35,11 @@ async def place(state: ControlState) -> None:
         memory.placed_at = clock
         for first in range(0, len(plan.placements), STARTED_AT_ONCE):
             placements = plan.placements[first : first + STARTED_AT_ONCE]
-            started = await state.write(partial(start, placements=placements, now=now))
-            if started:
+            started_ids = await state.write(partial(start, placements=placements, now=now))
+            if started_ids:
                 reached(Moment.AFTER_PLACE_COMMITS)
-            state.counts.attempts_placed += len(started)
-            state.announce(started)
+            state.counts.attempts_placed += len(started_ids)
+            state.announce(started_ids)
         if plan.changed or plan.removed_shapes:
             await state.write(lambda conn: queue.explain(conn, plan.changed, plan.removed_shapes))
     if not plan.placements:

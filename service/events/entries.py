@@ -73,13 +73,13 @@ class ParsedEntries:
 
 
 def read_entries(payloads: Iterable[bytes | None], now_text: str) -> ParsedEntries:
-    read = ParsedEntries()
+    entries = ParsedEntries()
     for raw in payloads:
         try:
-            read.batches.append(_batch(raw, now_text, read.dead))
+            entries.batches.append(_batch(raw, now_text, entries.dead))
         except UNREADABLE as error:
-            read.dead.append((f"not an event batch: {error}", (raw or b"").decode(errors="replace")))
-    return read
+            entries.dead.append((f"not an event batch: {error}", (raw or b"").decode(errors="replace")))
+    return entries
 
 
 def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Batch:
@@ -186,18 +186,18 @@ def _is_deeper_than(limit: int, data: dict[str, Any]) -> bool:
     return True
 
 
-def one_by_one(read: ParsedEntries) -> Iterator[ParsedEntries]:
+def one_by_one(entries: ParsedEntries) -> Iterator[ParsedEntries]:
     """Yields the same events one by one, to find the one that cannot be stored."""
-    if read.dead:
-        yield ParsedEntries(dead=read.dead)
-    for batch in read.batches:
+    if entries.dead:
+        yield ParsedEntries(dead=entries.dead)
+    for batch in entries.batches:
         for event in batch.events:
             yield ParsedEntries([replace(batch, events=[event])])
 
 
-def as_gap(read: ParsedEntries, why: str, now_text: str) -> ParsedEntries:
+def as_gap(entries: ParsedEntries, why: str, now_text: str) -> ParsedEntries:
     """Replaces an event that SQL cannot store by a gap event with the same seq, and adds the event to `dead`."""
-    batch, event = read.batches[0], read.batches[0].events[0]
+    batch, event = entries.batches[0], entries.batches[0].events[0]
     gap = replace(batch, events=[_gap(event.seq, why, now_text)])
     return ParsedEntries([gap], [(f"{event.kind} {event.seq} of {batch.job}: {why}", event.text)])
 

@@ -126,8 +126,8 @@ def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
             points.take(ATTEMPT, no, row.at, progress.step, progress.epoch, data)
     events.insert_many(conn, rows)
     curves.keep(conn, {job.id: points})
-    shown, _ = latest(before, metrics)
-    jobs.record(conn, job.id, last_no=no, progress=progress.model_dump_json(), metrics=json.dumps(shown))
+    latest_metrics, _ = latest(before, metrics)
+    jobs.record(conn, job.id, last_no=no, progress=progress.model_dump_json(), metrics=json.dumps(latest_metrics))
     attempts.set_running_time(conn, job.id, ATTEMPT, now - (job.started_at or now))
 
 

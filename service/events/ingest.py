@@ -34,7 +34,7 @@ from service.store.rows import loads
 
 
 def ingest(
-    conn: Connection, read: ParsedEntries, now: int, *, retry_backoff_seconds: float, service_frees: bool = False
+    conn: Connection, entries: ParsedEntries, now: int, *, retry_backoff_seconds: float, service_frees: bool = False
 ) -> IngestEffects:
     """Stores parsed events in one transaction. The jobs' locks are held until the commit, so `no` is in commit order.
 
@@ -42,7 +42,7 @@ def ingest(
     has deleted these folders already.
     """
     effects = IngestEffects()
-    job_ids = {batch.job for batch in read.batches}
+    job_ids = {batch.job for batch in entries.batches}
     locked_jobs = jobs.lock_many(conn, job_ids)
     sources = attempts.sources_of_many(conn, locked_jobs)
     rotated_status = checkpoints.DELETING if service_frees else checkpoints.DELETED
@@ -50,7 +50,7 @@ def ingest(
     for job_id, job in locked_jobs.items():
         current = [row for row in sources.values() if (row.job_id, row.attempt) == (job_id, job.attempt)]
         collectors[job_id] = Collector(job, now, current, rotated_status)
-    for batch in read.batches:
+    for batch in entries.batches:
         key = (batch.job, batch.attempt, batch.source)
         source = sources.get(key)
         if source is None and batch.events:
@@ -66,9 +66,9 @@ def ingest(
     curves.keep(conn, {job_id: changes.points for job_id, changes in changes_of.items()})
     for changes in changes_of.values():
         _write(conn, changes, now, effects, retry_backoff_seconds)
-    for reason, raw in read.dead:
+    for reason, raw in entries.dead:
         events.insert_dead(conn, reason, raw, now)
-    effects.counts.events_dead += len(read.dead)
+    effects.counts.events_dead += len(entries.dead)
     reached(Moment.BEFORE_INGEST_COMMITS)
     if effects.counts.attempts_closed:
         reached(Moment.BEFORE_CLOSE_COMMITS)

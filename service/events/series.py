@@ -60,7 +60,7 @@ def summaries(conn: Connection, job: JobId) -> list[MetricSummary]:
 def _summary(name: str, pieces: Sequence[_CurvePiece]) -> MetricSummary:
     """Returns the summary of one metric. `pieces` has the part of each attempt, oldest first."""
 
-    def seen(point: Point, attempt: int) -> SeenMetric:
+    def seen_metric(point: Point, attempt: int) -> SeenMetric:
         value, no, at, step, epoch = point
         return SeenMetric(value=value, no=no, step=step, epoch=epoch, at=at, attempt=attempt)
 
@@ -72,10 +72,10 @@ def _summary(name: str, pieces: Sequence[_CurvePiece]) -> MetricSummary:
         name=name,
         count=sum(piece.curve.whole.count for piece in pieces),
         not_finite=sum(piece.curve.odd for piece in pieces),
-        last=seen(drawable[-1].last(), drawable[-1].attempt),
+        last=seen_metric(drawable[-1].last(), drawable[-1].attempt),
         # If several attempts have the same lowest or highest value, the earliest attempt counts.
-        min=seen(*min(least, key=_value)) if least else None,
-        max=seen(*max(most, key=_value)) if most else None,
+        min=seen_metric(*min(least, key=_value)) if least else None,
+        max=seen_metric(*max(most, key=_value)) if most else None,
     )
 
 
@@ -96,15 +96,15 @@ def series(
     """Returns curves in the order of the names, with the points of these steps. A curve without points is empty."""
     stored = _stored_curves(conn, job)
     events = _Events(conn, job)
-    drawn = []
+    all_series = []
     for name in names:
         pieces = [
             _CurvePiece(conn, events, attempt, name, curve, None if everything else before, steps)
             for (attempt, curve_name), (curve, before) in stored.items()
             if curve_name == name
         ]
-        drawn.append(_draw(job, name, pieces, points, axis))
-    return drawn
+        all_series.append(_draw(job, name, pieces, points, axis))
+    return all_series
 
 
 def names_of(conn: Connection, job: JobId) -> list[str]:
@@ -151,8 +151,8 @@ def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axi
         if piece.count:
             attempts.append(SeriesAttempt(attempt=piece.attempt, first=len(xs)))
             few = max(1, groups * piece.count // point_count - 1)
-            shown = piece.exactly() if point_count <= points else piece.in_groups(few)
-            placed = [point for point in shown if point[place] is not None]
+            visible_points = piece.exactly() if point_count <= points else piece.in_groups(few)
+            placed = [point for point in visible_points if point[place] is not None]
             xs += [point[place] for point in placed]
             ys += [point[0] for point in placed]
             steps += [point[3] for point in placed]
@@ -209,7 +209,7 @@ class _CurvePiece:
         while self.count / FAN ** (level + 1) >= groups / 4:
             level += 1
         grouped = _grouped(self._buckets(level, self._first, self._until), self.count / groups)
-        points = {point[1]: point for _, *shown in grouped for point in shown if point is not None}
+        points = {point[1]: point for _, *group_points in grouped for point in group_points if point is not None}
         ends = (*self._points(self._first, self._first + 1), *self._points(self._until - 1, self._until))
         points |= {point[1]: point for point in ends}
         return [points[no] for no in sorted(points)]

@@ -43,15 +43,15 @@ class AttemptEnd:
     outputs: str | None = None
 
     @classmethod
-    def of(cls, done: DoneData) -> AttemptEnd:
-        is_known = done.reason in Reason.__members__.values()
+    def of(cls, end: DoneData) -> AttemptEnd:
+        is_known = end.reason in Reason.__members__.values()
         return cls(
-            ending=done.ending.value,
-            reason=Reason(done.reason) if is_known else Reason.ERROR,
-            running_ms=round(done.running_s * 1000),
-            error=done.error.model_dump() if done.error else None,
-            result=done.result,
-            outputs=done.outputs,
+            ending=end.ending.value,
+            reason=Reason(end.reason) if is_known else Reason.ERROR,
+            running_ms=round(end.running_s * 1000),
+            error=end.error.model_dump() if end.error else None,
+            result=end.result,
+            outputs=end.outputs,
         )
 
 

@@ -72,11 +72,11 @@ def columns_after(use: str, names: dict[str, Any] | list[str], columns: set[str]
 
 
 def _missing(pointer: str, name: str, columns: set[str]) -> Problem:
-    shown = sorted(columns)
-    more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
-    existing = f"{', '.join(shown[:MOST_SHOWN])}{more}" if shown else "none"
+    names = sorted(columns)
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    existing = f"{', '.join(names[:MOST_SHOWN])}{more}" if names else "none"
     detail = f"the rows have no column {name!r}; their columns: {existing}"
-    return Problem(pointer, "no_column", detail, did_you_mean(name, shown))
+    return Problem(pointer, "no_column", detail, did_you_mean(name, names))
 
 
 def uploaded_ids(dataset: Component) -> list[FileId]:

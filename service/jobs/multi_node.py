@@ -68,7 +68,7 @@ def known_end(sources: Sequence[SourceRow]) -> DoneData | None:
 def decisive(sources: Sequence[SourceRow]) -> DoneData:
     """Returns the end of the source that gives the attempt its result and its reason, after all sources have ended."""
     all_ends = ends(sources)
-    failed = sorted((end for end in all_ends if end.ending is Ending.FAILED), key=lambda end: end.is_follow_up)
+    failures = sorted((end for end in all_ends if end.ending is Ending.FAILED), key=lambda end: end.is_follow_up)
     # The source that got a stop request knows its reason. The other sources only stopped because that source did.
-    stopped = sorted((end for end in all_ends if end.ending is Ending.STOPPED), key=lambda end: end.stop is None)
-    return known_end(sources) or (failed or stopped or all_ends)[0]
+    stops = sorted((end for end in all_ends if end.ending is Ending.STOPPED), key=lambda end: end.stop is None)
+    return known_end(sources) or (failures or stops or all_ends)[0]

@@ -111,7 +111,7 @@ def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[J
     capacities = {capacity.node: FreeCapacity(capacity) for capacity in load_capacities(conn, node_ids)}
     # All jobs are locked at once in the order of their ids, as in every transaction that locks several jobs.
     queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
-    started = []
+    started_ids = []
     for placement in placements:
         job = queued.get(placement.job_id)
         if job is None or job.state is not JobState.QUEUED or job.version != placement.version:
@@ -119,10 +119,10 @@ def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[J
         if not take_all(capacities, placement.shares):
             continue
         _start(conn, job, placement, ", ".join(capacities[share.node].capacity.name for share in placement.shares), now)
-        started.append(job.id)
-    if started:
+        started_ids.append(job.id)
+    if started_ids:
         reached(Moment.BEFORE_PLACE_COMMITS)
-    return started
+    return started_ids
 
 
 def load_capacities(conn: Connection, only: Collection[NodeId] | None = None) -> list[NodeCapacity]:

@@ -83,9 +83,9 @@ def resume(
     _require_ahead(start, changes)
     limit_ms = columns.get("time_limit_ms", job.time_limit_ms)
     if limit_ms is not None and job.running_ms >= limit_ms:
-        ran = f"it has run for {job.running_ms / 1000:g} s, and its time limit is {limit_ms / 1000:g} s"
+        reason = f"it has run for {job.running_ms / 1000:g} s, and its time limit is {limit_ms / 1000:g} s"
         hint = 'resume it with a higher limit, such as {"time_limit": "4h"}'
-        raise Conflict(f"job {job.id} cannot be resumed: {ran}", hint=hint, state=job.state, allowed=job.actions)
+        raise Conflict(f"job {job.id} cannot be resumed: {reason}", hint=hint, state=job.state, allowed=job.actions)
     if changes.max_steps is not None or changes.num_train_epochs is not None:
         # The new max_steps replaces one that a live command has set before.
         commands.forget_set(conn, job.id, ["max_steps"])

@@ -85,9 +85,9 @@ def _require_free(conn: Connection, job: JobRow, start: CheckpointRow, newer: Se
 def _restore_best(conn: Connection, job: JobRow) -> None:
     """Marks the best of the remaining checkpoints: the newest one that was the best when it was saved."""
     rows = checkpoints.committed(checkpoints.of_job(conn, job.id))
-    saved = curves.points(conn, job.id, [row.no for row in rows])
+    points = curves.points(conn, job.id, [row.no for row in rows])
     for row in rows:
-        if row.no in saved and json.loads(saved[row.no][3]).get("is_best"):
+        if row.no in points and json.loads(points[row.no][3]).get("is_best"):
             checkpoints.change(conn, row.id, is_best=True)
             return
 
@@ -102,8 +102,8 @@ def continue_at(conn: Connection, job: JobRow, start: CheckpointRow, *, attempt:
     if progress is None or progress["step"] <= start.step:
         return job.metrics
     metrics = json.dumps(_metrics_at(conn, start))
-    saved = curves.points(conn, job.id, [start.no])
-    epoch = saved[start.no][2] if start.no in saved else None
+    points = curves.points(conn, job.id, [start.no])
+    epoch = points[start.no][2] if start.no in points else None
     new_progress = ProgressData(step=start.step, max_steps=progress["max_steps"], epoch=epoch or 0.0)
     jobs.record(conn, job.id, progress=new_progress.model_dump_json(), metrics=metrics)
     return metrics

@@ -55,8 +55,8 @@ def page(conn: Connection, project: str | None, after: Key | None, limit: int) -
             break
     else:
         last = None
-    seen = rows.seen(conn, [place.id for place in places[:limit]])
-    data = [(place, seen[place.id]) for place in places[:limit]]
+    waiting_rows = rows.seen(conn, [place.id for place in places[:limit]])
+    data = [(place, waiting_rows[place.id]) for place in places[:limit]]
     return QueuePage(data, places[limit - 1].key if len(places) > limit else last)
 
 

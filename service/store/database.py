@@ -98,8 +98,8 @@ class Database:
 
     async def read(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns the result of `fn` for a connection, which reads a consistent snapshot, and these arguments."""
-        read = partial(self.read_now, fn, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+        call = partial(self.read_now, fn, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, call)
 
     async def read_long(self, fn: Write[T]) -> T:
         """Does the same as `read` for a function that computes much. Such functions run one after the other.

@@ -134,8 +134,8 @@ async def send(
     target = read_url(url)
     try:
         address = await aim(target, allowed, resolve)
-    except Refused as refused:
-        return Answer(None, error=f"not sent: the URL {refused}")
+    except Refused as refusal:
+        return Answer(None, error=f"not sent: the URL {refusal}")
     return await post(target, address, headers(secrets, id, seconds, body), body)
 
 

@@ -116,8 +116,8 @@ _KNOWN = (
 
 
 def _settings(config: dict[str, Any] | str | None) -> dict[str, Any]:
-    read = json.loads(Path(config).read_text(encoding="utf-8")) if isinstance(config, str) else dict(config or {})
-    return {name.removeprefix("fsdp_"): value for name, value in read.items()}
+    options = json.loads(Path(config).read_text(encoding="utf-8")) if isinstance(config, str) else dict(config or {})
+    return {name.removeprefix("fsdp_"): value for name, value in options.items()}
 
 
 def options_of_words(words: Iterable[str]) -> dict[str, Any]:

@@ -58,8 +58,8 @@ def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[Train
     good_values: dict[str, Any] = {}
     for name, value in values.items():
         at = pointer + pointer_to(name)
-        if refused := _refused(name, value, at):
-            problems.append(refused)
+        if refusal := _refused(name, value, at):
+            problems.append(refusal)
             continue
         if name not in FIELDS:
             # An unsupported argument with the value that changes nothing is accepted, and left out.

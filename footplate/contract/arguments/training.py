@@ -112,8 +112,8 @@ class TrainingArguments(Fields):
             setattr(self, older, getattr(self, name))
         if self.activation_checkpointing is None:
             self.activation_checkpointing = self.gradient_checkpointing = False
-        read = _parsed_json(self.activation_checkpointing_kwargs)
-        self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs = read
+        options = _parsed_json(self.activation_checkpointing_kwargs)
+        self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs = options
 
     @model_validator(mode="after")
     def _must_agree(self) -> TrainingArguments:
