@@ -168,13 +168,13 @@ async def worker(request: pytest.FixtureRequest, redis: RedisServer, tmp_path: P
     control = Control(db, settings, lambda changed: woken.append(set(changed)))
     running = asyncio.create_task(control.run())
     await until_async(lambda: control.is_active, within=10, what="control is active")
-    made = Worker(control, db, settings, redis)
-    made.woken = woken
-    yield made
+    running_worker = Worker(control, db, settings, redis)
+    running_worker.woken = woken
+    yield running_worker
     await control.close()
     await asyncio.wait_for(running, 120)
     db.close()
-    made.redis.close()
+    running_worker.redis.close()
 
 
 async def test_a_job_goes_through_dispatch_grant_and_events_to_its_end(worker: Worker) -> None:

@@ -209,9 +209,9 @@ def test_placing_ten_thousand_jobs_on_a_thousand_nodes_takes_0_1_s() -> None:
 
 
 def _cpu_seconds(jobs: list[Waiting], nodes: list[NodeCapacity]) -> float:
-    started = time.process_time()
+    start_seconds = time.process_time()
     place(jobs, nodes)
-    return time.process_time() - started
+    return time.process_time() - start_seconds
 
 
 def test_waiting_jobs_end_only_as_many_sessions_as_they_need() -> None:
@@ -246,14 +246,14 @@ def test_a_slot_that_the_same_plan_assigns_is_not_counted_as_free() -> None:
 
 
 def test_the_wait_message_names_the_refused_node_that_could_run_the_job() -> None:
-    refused = capacity("new", refused="new has it, and gets no work: it speaks protocol 9")
+    refused_node = capacity("new", refused="new has it, and gets no work: it speaks protocol 9")
 
-    plan = place([job("a")], [refused, capacity("small", pool="b")])
+    plan = place([job("a")], [refused_node, capacity("small", pool="b")])
 
     assert plan.placements == []
     assert plan.waits[JobId("a")].reason is Reason.NO_SUCH_SHAPE
-    assert plan.waits[JobId("a")].message.endswith(str(refused.refused))
-    assert place([job("a")], [refused, capacity("old")]).waits == {}
+    assert plan.waits[JobId("a")].message.endswith(str(refused_node.refused))
+    assert place([job("a")], [refused_node, capacity("old")]).waits == {}
 
 
 def test_a_job_that_needs_more_slots_than_any_node_has_names_the_setting() -> None:

@@ -54,7 +54,7 @@ async def test_a_webhook_is_created_changed_tested_and_deleted_from_a_shell(
     await good(command, "webhooks", "test", hook["id"])
     await Sender(api).send_due()
 
-    assert receiver.got[0].is_signed_with(secret)
+    assert receiver.requests[0].is_signed_with(secret)
     assert "  ping  " in await good(command, "webhooks", "deliveries", hook["id"])
     updated_hook = json.loads(
         await good(command, "webhooks", "--json", "update", hook["id"], "--state", "all", "--disable")
@@ -116,7 +116,7 @@ async def test_both_clients_administer_keys_and_webhooks_in_the_same_way(api: Ap
         assert await client.webhooks.list() == [], "the webhook of another project must not be listed"
         with pytest.raises(NotFound):
             await client.webhooks.get(hook)
-        made = await client.webhooks.create(receiver.url)
-        assert [entry.id for entry in await client.webhooks.list()] == [made.id]
-        await client.webhooks.delete(made.id)
+        webhook = await client.webhooks.create(receiver.url)
+        assert [entry.id for entry in await client.webhooks.list()] == [webhook.id]
+        await client.webhooks.delete(webhook.id)
         assert await client.webhooks.list() == []

@@ -91,8 +91,8 @@ async def test_a_damaged_checkpoint_in_a_bucket_is_refused_as_damaged(api: Api, 
     await asyncio.to_thread(store.write, b"half", f"{row.path}/model.safetensors")
 
     for what in ("files/model.safetensors", "archive"):
-        refused = await api.client.get(f"/jobs/{job}/checkpoints/{row.id}/{what}")
-        assert is_problem(refused, 409, "checkpoint_damaged")
+        answer = await api.client.get(f"/jobs/{job}/checkpoints/{row.id}/{what}")
+        assert is_problem(answer, 409, "checkpoint_damaged")
 
 
 async def test_a_pinned_checkpoint_in_a_bucket_stays_and_an_unpinned_one_is_deleted(
@@ -168,11 +168,11 @@ async def test_an_unreachable_bucket_is_reported_and_jobs_are_still_accepted(
     with s3.away():
         for address in (f"/jobs/{job}/checkpoints/{row.id}/files", f"/files/{file}/content"):
             assert is_problem(await api.client.get(address), 503, "store_unreadable")
-        for refused in (
+        for answer in (
             await api.client.post("/files?name=rows.jsonl", content=b'{"a": 4}\n'),
             await api.client.delete(f"/files/{file}"),
         ):
-            assert is_problem(refused, 503, "store_unwritable")
+            assert is_problem(answer, 503, "store_unwritable")
         away = (await api.client.get("/readyz")).json()
         removed = await asyncio.to_thread(Remover().remove, store, [(job, row.path)], 0.0)
         await api.submit()

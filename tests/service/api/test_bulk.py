@@ -24,14 +24,14 @@ async def state(api: Api, job: JobId) -> str:
 
 
 async def test_a_bulk_answer_holds_the_answer_of_a_single_request_for_every_job(both: Api) -> None:
-    waits, done, missing = await both.submit(), await both.submit(), new_job_id()
-    await both.end(done)
+    waits, finished_job, missing = await both.submit(), await both.submit(), new_job_id()
+    await both.end(finished_job)
 
-    report = await ask(both, action="cancel", ids=[waits, done, missing, "nonsense", waits])
+    report = await ask(both, action="cancel", ids=[waits, finished_job, missing, "nonsense", waits])
 
     outcomes = {row["job"]: (row["state"], row["error"] and row["error"]["status"]) for row in report["data"]}
     assert outcomes == {
-        waits: ("cancelled", None), done: ("succeeded", 409), missing: (None, 404), "nonsense": (None, 404),
+        waits: ("cancelled", None), finished_job: ("succeeded", 409), missing: (None, 404), "nonsense": (None, 404),
     }  # fmt: skip
     assert report["data"][1]["error"]["allowed"] == ["fork", "delete"]
     again = await ask(both, action="cancel", ids=[waits])
@@ -98,7 +98,7 @@ async def test_further_matching_jobs_follow_after_the_cursor(api: Api, monkeypat
     ({"action": "stop", "ids": ["a"]}, "/action"),
 ])  # fmt: skip
 async def test_a_bulk_request_without_a_selection_is_refused(api: Api, body: Any, pointer: str) -> None:
-    refused = await api.client.post("/jobs/bulk", json=body)
+    answer = await api.client.post("/jobs/bulk", json=body)
 
-    assert refused.status_code == 422, refused.text
-    assert [error["pointer"] for error in refused.json()["errors"]] == [pointer]
+    assert answer.status_code == 422, answer.text
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]

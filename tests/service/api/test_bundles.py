@@ -90,12 +90,12 @@ async def test_a_bundle_can_be_deleted_once_no_unfinished_job_needs_it(open_api:
     await post(open_api)
     job = await open_api.submit(code={"bundle": SHA}, model="my_code:Net")
 
-    refused = await open_api.client.delete(f"/bundles/{SHA}")
+    refusal = await open_api.client.delete(f"/bundles/{SHA}")
     await open_api.end(job, JobState.FAILED)
     deletion = await open_api.client.delete(f"/bundles/{SHA}")
 
-    assert (refused.status_code, refused.json()["code"]) == (409, "bundle_in_use")
-    assert job in refused.json()["detail"]
+    assert (refusal.status_code, refusal.json()["code"]) == (409, "bundle_in_use")
+    assert job in refusal.json()["detail"]
     assert deletion.status_code == 204
     assert (await open_api.client.get(f"/bundles/{SHA}")).status_code == 404
     assert list((tmp_path / "artifacts" / "bundles").iterdir()) == []
@@ -123,11 +123,11 @@ async def test_names_in_a_spec_are_checked_against_its_bundle(open_api: Api) -> 
 
 
 async def test_bundles_are_refused_with_the_setting_if_code_is_off(api: Api) -> None:
-    refused = await post(api)
+    refusal = await post(api)
     spec = await api.client.post("/jobs", content=json.dumps({**SPEC, "code": {"bundle": SHA}}),
                                  headers={"Content-Type": "application/json"})  # fmt: skip
 
-    assert (refused.status_code, refused.json()["code"]) == (403, "code_is_off")
-    assert "FOOTPLATE_CODE" in refused.json()["hint"]
+    assert (refusal.status_code, refusal.json()["code"]) == (403, "code_is_off")
+    assert "FOOTPLATE_CODE" in refusal.json()["hint"]
     assert ("/code", "code_is_off") in problems(spec)
     assert "FOOTPLATE_CODE" in spec.json()["errors"][0]["hint"]

@@ -132,9 +132,9 @@ async def test_files_of_a_checkpoint_are_listed_page_by_page(api: Api) -> None:
 async def test_a_manifest_that_is_too_large_is_not_read(api: Api, names: int, unit: str) -> None:
     row = await commit_named(api, names, unit)
 
-    refused = await api.client.get(f"/jobs/{row.job_id}/checkpoints/{row.id}/files")
+    answer = await api.client.get(f"/jobs/{row.job_id}/checkpoints/{row.id}/files")
 
-    assert is_problem(refused, 409, "checkpoint_damaged")
+    assert is_problem(answer, 409, "checkpoint_damaged")
 
 
 async def test_the_archive_is_a_tar_of_the_announced_length(api: Api) -> None:
@@ -189,8 +189,8 @@ async def test_a_changed_checkpoint_is_not_served(api: Api, artifacts: Path, har
     ):
         assert is_problem(answer, 409, "checkpoint_damaged")
     assert not (artifacts / pinned_folder(job, row.id, 5)).exists()
-    refused = await api.client.get(f"{address}/files/..%2f..%2f..%2f..%2f..%2fsecret")
-    assert refused.status_code in (404, 409)
+    refusal = await api.client.get(f"{address}/files/..%2f..%2f..%2f..%2f..%2fsecret")
+    assert refusal.status_code in (404, 409)
 
 
 async def test_the_client_downloads_exactly_the_committed_files(api: Api, artifacts: Path, tmp_path: Path) -> None:
@@ -244,11 +244,11 @@ async def test_the_only_checkpoint_of_an_unfinished_job_cannot_be_deleted(api: A
     job = await api.submit()
     corrupt, only = await save(api, job, 5, status="corrupt"), await save(api, job, 10)
 
-    refused = await api.client.delete(f"/jobs/{job}/checkpoints/latest")
+    refusal = await api.client.delete(f"/jobs/{job}/checkpoints/latest")
     allowed = await api.client.delete(f"/jobs/{job}/checkpoints/{corrupt.id}")
     await api.end(job, JobState.FAILED)
 
-    assert is_problem(refused, 409, "checkpoint_needed")
+    assert is_problem(refusal, 409, "checkpoint_needed")
     assert allowed.status_code == 202
     assert (await api.client.delete(f"/jobs/{job}/checkpoints/{only.id}")).status_code == 202
 
@@ -366,8 +366,8 @@ async def test_only_a_committed_checkpoint_can_be_pinned(api: Api) -> None:
     corrupt, deleted = await save(api, job, 5, status="corrupt"), await save(api, job, 10, status="deleted")
 
     for row in (corrupt, deleted):
-        refused = await api.client.patch(f"/jobs/{job}/checkpoints/{row.id}", json={"pinned": True})
-        assert is_problem(refused, 409, "checkpoint_gone")
+        answer = await api.client.patch(f"/jobs/{job}/checkpoints/{row.id}", json={"pinned": True})
+        assert is_problem(answer, 409, "checkpoint_gone")
     for body in ({}, {"pinned": 1}, {"pinned": True, "forever": True}):
         assert (await api.client.patch(f"/jobs/{job}/checkpoints/{corrupt.id}", json=body)).status_code == 422
 

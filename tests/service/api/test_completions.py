@@ -101,10 +101,10 @@ async def test_a_stream_that_the_session_refuses_has_the_status_of_the_refusal(a
     await node.send_piece(request["id"], AnswerPieceKind.STARTED)
     await node.send_piece(request["id"], AnswerPieceKind.ERROR, code="context_length_exceeded", message="too long")
 
-    with pytest.raises(openai.BadRequestError, match="too long") as refused:
+    with pytest.raises(openai.BadRequestError, match="too long") as error:
         await asking
 
-    assert refused.value.code == "context_length_exceeded"
+    assert error.value.code == "context_length_exceeded"
 
 
 async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, node: Node) -> None:
@@ -270,17 +270,17 @@ async def test_log_probabilities_have_the_form_of_openais_answers(api: Api, node
               {"token": "\\xe2\\x82", "bytes": [0xE2, 0x82], "logprob": -2.0}]  # fmt: skip
     parts = [likely[2], {"token": "\\xac", "bytes": [0xAC], "logprob": -1.0}, likely[0]]
     logprobs = [{**part, "top": likely} for part in parts]
-    done = {**DONE, "choices": [{**DONE["choices"][0], "logprobs": logprobs}]}  # type: ignore[index]
+    completion = {**DONE, "choices": [{**DONE["choices"][0], "logprobs": logprobs}]}  # type: ignore[index]
     messages: Any = CHAT["messages"]
     chat = asyncio.create_task(
         client.chat.completions.create(model=job, messages=messages, logprobs=True, top_logprobs=2)
     )
     request = await node.next_request(await session_of(node, job))
-    await node.answer(request["id"], **done)
+    await node.answer(request["id"], **completion)
     text = asyncio.create_task(client.completions.create(model=job, prompt="a", logprobs=2))
     assert request["body"]["top_logprobs"] == 2
     request = await node.next_request(await session_of(node, job))
-    await node.answer(request["id"], **done)
+    await node.answer(request["id"], **completion)
 
     of_chat, of_text = (await chat).choices[0].logprobs, (await text).choices[0].logprobs
     assert of_chat is not None

@@ -208,9 +208,9 @@ async def test_a_job_without_metrics_has_no_curves(api: Api) -> None:
 async def test_wrong_parameters_of_curves_are_refused_by_name(api: Api, query: str, pointer: str) -> None:
     job = await api.submit()
 
-    refused = await api.client.get(f"/jobs/{job}/metrics/series?{query}")
+    answer = await api.client.get(f"/jobs/{job}/metrics/series?{query}")
 
-    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer), refused.text
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer), answer.text
 
 
 async def test_a_job_of_another_project_cannot_be_compared(serve: Serve, sqlite_url: str) -> None:

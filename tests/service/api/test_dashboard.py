@@ -247,9 +247,9 @@ async def test_a_download_goes_to_the_disk_and_says_why_it_cannot(serve: Serve, 
     await page.get_by_role("button", name="Log in").click()
     file = page.get_by_role("button", name="model #1.bin")
 
-    async with page.expect_download() as started:
+    async with page.expect_download() as download_info:
         await file.click()
-    download = await started.value
+    download = await download_info.value
 
     assert download.suggested_filename == "model #1.bin"
     assert download.url.startswith(api.url), "the file was kept in the page's memory"
@@ -298,8 +298,8 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     await expect(names).to_have_text(["run-0", "run-1"])
     assert (await api.client.get(f"/jobs/{ids[2]}")).json()["state"] == "queued"
     assert (await api.client.get(f"/jobs/{ids[0]}")).json()["tags"] == ["sweep"]
-    refused: list[str] = []
-    page.on("response", lambda response: refused.append(response.url) if response.status == 404 else None)
+    missing_urls: list[str] = []
+    page.on("response", lambda response: missing_urls.append(response.url) if response.status == 404 else None)
     await page.get_by_role("button", name="delete 2").click()
     await expect(page.get_by_role("alertdialog")).to_contain_text("delete 2 jobs with events, checkpoints")
     await page.get_by_role("button", name="Yes, delete").click()
@@ -308,7 +308,7 @@ async def test_a_person_finds_selects_and_cancels_jobs_in_the_table(api: Api, pa
     await expect(page).not_to_have_url(re.compile("sel="))
     await page.goto(f"{api.url}/#/jobs/{ids[0]}")
     await expect(page.locator("main").get_by_role("status")).to_contain_text("was deleted")
-    assert refused == [], "the page must not ask for the deleted jobs"
+    assert missing_urls == [], "the page must not ask for the deleted jobs"
 
 
 async def test_the_first_visit_shows_the_curves_of_jobs_that_train(api: Api, page: Page) -> None:
@@ -859,8 +859,8 @@ async def test_only_the_visible_charts_of_a_hundred_metrics_are_drawn(api: Api, 
 
 async def test_an_external_run_shows_only_the_actions_that_work_for_it(api: Api, page: Page) -> None:
     status = {"progressPercentage": 40, "metrics": [{"name": "loss", "value": "0.5"}]}
-    made = await api.client.post("/external/nightly", json={"trainerStatus": status})
-    assert made.status_code == 200, made.text
+    answer = await api.client.post("/external/nightly", json={"trainerStatus": status})
+    assert answer.status_code == 200, answer.text
     job = (await api.client.get("/jobs")).json()["data"][0]["id"]
     other, _ = trained(api, [{"loss": 1.0}], name="here")
     await page.goto(f"{api.url}/#/jobs/{job}")
@@ -891,14 +891,14 @@ async def test_a_chart_can_be_saved_as_png_svg_and_csv(api: Api, page: Page) -> 
     files: dict[str, bytes] = {}
     for kind in ("png", "svg", "csv"):
         await page.get_by_role("button", name=kind.upper()).click()
-        saved = partial(page.evaluate, f"window.saved['loss.{kind}']")
-        files[f"loss.{kind}"] = bytes(await until_async(saved, what=f"the {kind} is saved"))
+        file_content = partial(page.evaluate, f"window.saved['loss.{kind}']")
+        files[f"loss.{kind}"] = bytes(await until_async(file_content, what=f"the {kind} is saved"))
     await page.get_by_label("x axis").select_option("Wall time")
     await expect(page.locator("[data-metric=loss] canvas")).to_be_visible()
 
     async def by_time() -> list[str] | None:
         await page.get_by_role("button", name="CSV").click()
-        lines = bytes(await saved()).decode().splitlines()
+        lines = bytes(await file_content()).decode().splitlines()
         return lines if lines[0] == 'job,time,"loss"' and len(lines) == 3 else None
 
     rows = await until_async(by_time, what="the CSV has the wall time")

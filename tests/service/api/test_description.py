@@ -83,13 +83,13 @@ def test_every_example_fits_its_schema() -> None:
 
 
 def test_a_created_job_links_to_every_operation_on_a_job() -> None:
-    made = document()["paths"]["/jobs"]["post"]["responses"]["201"]["links"]
+    links = document()["paths"]["/jobs"]["post"]["responses"]["201"]["links"]
     about_a_job = {
         operation.fields["operationId"] for operation in operations() if operation.path.startswith("/jobs/{job}")
     }
 
-    assert set(made) == about_a_job
-    assert made["cancel_job"]["parameters"] == {"job": "$response.body#/id"}
+    assert set(links) == about_a_job
+    assert links["cancel_job"]["parameters"] == {"job": "$response.body#/id"}
 
 
 def test_optional_parameters_are_not_described_as_nullable() -> None:

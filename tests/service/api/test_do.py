@@ -84,22 +84,22 @@ async def test_a_command_without_a_running_loop_is_refused_with_what_would_work(
     job = await api.submit()
     await api.db.write(lambda conn: jobs.record(conn, job, state=state))
 
-    refused = await api.client.post(f"/jobs/{job}/do", json={"save": True})
+    answer = await api.client.post(f"/jobs/{job}/do", json={"save": True})
 
-    assert (refused.status_code, refused.json()["state"], refused.json().get("hint")) == (409, state, hint)
-    assert "do" not in refused.json()["allowed"]
-    assert "takes no commands" in refused.json()["detail"]
+    assert (answer.status_code, answer.json()["state"], answer.json().get("hint")) == (409, state, hint)
+    assert "do" not in answer.json()["allowed"]
+    assert "takes no commands" in answer.json()["detail"]
 
 
 async def test_a_pause_of_a_succeeded_job_is_refused_with_the_actions_that_work(api: Api) -> None:
     job = await api.submit()
     await api.db.write(lambda conn: jobs.record(conn, job, state=JobState.SUCCEEDED))
 
-    refused = (await api.client.post(f"/jobs/{job}/pause")).json()
+    refusal = (await api.client.post(f"/jobs/{job}/pause")).json()
 
-    assert (refused["code"], refused["state"], refused["allowed"]) == ("conflict", "succeeded", ["fork", "delete"])
-    assert f"{job} has succeeded" in refused["detail"]
-    assert "fork" in refused["hint"]
+    assert (refusal["code"], refusal["state"], refusal["allowed"]) == ("conflict", "succeeded", ["fork", "delete"])
+    assert f"{job} has succeeded" in refusal["detail"]
+    assert "fork" in refusal["hint"]
 
 
 @each_case(("body", "pointer", "detail", "hint"), [
@@ -120,10 +120,10 @@ async def test_a_wrong_command_is_refused_with_its_pointer(
 ) -> None:
     job = await running(api)
 
-    refused = await api.client.post(f"/jobs/{job}/do", json=body)
+    answer = await api.client.post(f"/jobs/{job}/do", json=body)
 
-    assert refused.status_code == 422, refused.text
-    [error] = refused.json()["errors"]
+    assert answer.status_code == 422, answer.text
+    [error] = answer.json()["errors"]
     assert (error["pointer"], error["detail"], error.get("hint")) == (pointer, detail, hint)
     assert await do_events(api, job) == []
 
@@ -132,9 +132,9 @@ async def test_all_errors_of_a_command_are_reported_at_once(api: Api) -> None:
     job = await running(api)
 
     wish = {"set": {"learning_rate": -1, "seed": 1, "logging_steps": -1}}
-    refused = await api.client.post(f"/jobs/{job}/do", json=wish)
+    answer = await api.client.post(f"/jobs/{job}/do", json=wish)
 
-    pointers = {error["pointer"] for error in refused.json()["errors"]}
+    pointers = {error["pointer"] for error in answer.json()["errors"]}
     assert pointers == {"/set/learning_rate", "/set/seed", "/set/logging_steps"}
 
 
@@ -142,10 +142,10 @@ async def test_a_value_that_does_not_fit_the_spec_is_refused_at_its_place(api: A
     training = {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 10, "load_best_model_at_end": True}
     job = await running(api, training={"max_steps": 100, **training})
 
-    refused = await api.client.post(f"/jobs/{job}/do", json={"set": {"eval_steps": 7}})
+    answer = await api.client.post(f"/jobs/{job}/do", json={"set": {"eval_steps": 7}})
 
-    assert refused.status_code == 422, refused.text
-    [error] = refused.json()["errors"]
+    assert answer.status_code == 422, answer.text
+    [error] = answer.json()["errors"]
     assert (error["pointer"], error["code"]) == ("/set", "disagreement")
     assert all(name in error["detail"] for name in ("save_steps", "eval_steps"))
 
@@ -162,9 +162,9 @@ async def test_learning_rates_by_optimizer_are_passed_to_the_loop(api: Api) -> N
 async def test_a_learning_rate_without_the_name_of_its_optimizer_is_refused(api: Api) -> None:
     job = await running(api, optimizers=[{"id": "main", "params": ["."], "use": "adam"}])
 
-    refused = await api.client.post(f"/jobs/{job}/do", json={"set": {"learning_rate": 1e-4}})
+    answer = await api.client.post(f"/jobs/{job}/do", json={"set": {"learning_rate": 1e-4}})
 
-    [error] = refused.json()["errors"]
+    [error] = answer.json()["errors"]
     assert (error["pointer"], error["code"]) == ("/set/learning_rate", "disagreement")
     assert error["hint"].endswith('{"learning_rate": {"main": 0.0001}}')
 
@@ -172,9 +172,9 @@ async def test_a_learning_rate_without_the_name_of_its_optimizer_is_refused(api:
 async def test_own_loops_and_jobs_without_training_refuse_commands(api: Api) -> None:
     evaluates = await running(api, data={"eval": "toy/regression"}, training={})
 
-    refused = await api.client.post(f"/jobs/{evaluates}/do", json={"save": True, "set": {"max_steps": 5}})
+    answer = await api.client.post(f"/jobs/{evaluates}/do", json={"save": True, "set": {"max_steps": 5}})
 
-    assert [error["pointer"] for error in refused.json()["errors"]] == ["/save", "/set"]
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/save", "/set"]
 
 
 async def test_a_script_gets_only_the_commands_that_its_trainer_can_do(api: Api) -> None:
@@ -183,10 +183,10 @@ async def test_a_script_gets_only_the_commands_that_its_trainer_can_do(api: Api)
     await api.db.write(lambda conn: jobs.record(conn, job, spec=json.dumps(script)))
     wrong = {"seed": 1, "eval_steps": 0, "learning_rate": "fast"}
 
-    refused = await api.client.post(f"/jobs/{job}/do", json={"save": True, "set": wrong})
+    refusal = await api.client.post(f"/jobs/{job}/do", json={"save": True, "set": wrong})
     accepted = await api.client.post(f"/jobs/{job}/do", json={"save": True, "set": {"learning_rate": 1e-5}})
 
-    assert sorted(error["pointer"] for error in refused.json()["errors"]) == [f"/set/{name}" for name in sorted(wrong)]
+    assert sorted(error["pointer"] for error in refusal.json()["errors"]) == [f"/set/{name}" for name in sorted(wrong)]
     assert accepted.status_code == 202, accepted.text
 
 

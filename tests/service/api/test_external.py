@@ -113,9 +113,9 @@ async def test_an_external_run_refuses_all_actions_but_delete(api: Api) -> None:
     job = await report(api, 10)
     assert job["actions"] == ["delete"]
     for verb, body in (("pause", {}), ("cancel", {}), ("resume", {}), ("do", {"save": True})):
-        refused = await api.client.post(f"/jobs/{job['id']}/{verb}", json=body)
-        assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
-        assert refused.json()["allowed"] == ["delete"]
+        answer = await api.client.post(f"/jobs/{job['id']}/{verb}", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+        assert answer.json()["allowed"] == ["delete"]
 
     deleted = await api.client.delete(f"/jobs/{job['id']}")
     again = await report(api, 20)
@@ -125,9 +125,9 @@ async def test_an_external_run_refuses_all_actions_but_delete(api: Api) -> None:
 
 
 async def test_a_spec_cannot_declare_an_external_run(api: Api) -> None:
-    refused = await api.client.post("/jobs", json={"external": {}})
+    answer = await api.client.post("/jobs", json={"external": {}})
 
-    problems = {problem["pointer"]: problem for problem in refused.json()["errors"]}
+    problems = {problem["pointer"]: problem for problem in answer.json()["errors"]}
     assert problems["/external"]["code"] == "unknown_field"
     assert "POST /external/{run}" in problems["/external"]["hint"]
 
@@ -145,9 +145,9 @@ async def test_a_silent_external_run_is_lost_and_a_later_report_makes_a_new_job(
     assert not (await looked(settings.external_seconds + 1)).jobs
     assert (await looked(2 * settings.external_seconds + 2)).jobs == {job["id"]}
 
-    lost = (await api.client.get(f"/jobs/{job['id']}")).json()
-    assert (lost["state"], lost["reason"], lost["actions"]) == ("failed", "node_lost", ["delete"])
-    assert "1800 s" in lost["error"]["message"]
+    lost_job = (await api.client.get(f"/jobs/{job['id']}")).json()
+    assert (lost_job["state"], lost_job["reason"], lost_job["actions"]) == ("failed", "node_lost", ["delete"])
+    assert "1800 s" in lost_job["error"]["message"]
     assert (await report(api, 30))["id"] != job["id"]
 
 
@@ -165,16 +165,16 @@ async def test_an_external_run_that_restarts_gets_a_new_job_and_ends_the_old_job
 @pytest.mark.own_statement
 async def test_a_repeated_last_report_returns_the_same_job(both: Api) -> None:
     await report(both, 0)
-    ended = await report(both, 100, loss=0.1)
+    ended_job = await report(both, 100, loss=0.1)
     again = await asyncio.gather(*(report(both, 100, loss=0.1) for _ in range(3)))
 
-    assert again == [ended] * 3
-    assert (await report(both, 0))["id"] != ended["id"]
+    assert again == [ended_job] * 3
+    assert (await report(both, 0))["id"] != ended_job["id"]
 
 
 @pytest.mark.parametrize("status", [None, {"progressPercentage": 101}, {"metrics": [{"name": "loss"}]}])
 async def test_a_report_that_cannot_be_used_is_refused_and_makes_no_job(api: Api, status: Any) -> None:
-    refused = await api.client.post("/external/nightly", json={"trainerStatus": status})
+    answer = await api.client.post("/external/nightly", json={"trainerStatus": status})
 
-    assert refused.status_code == 422
+    assert answer.status_code == 422
     assert (await api.client.get("/jobs")).json()["data"] == []

@@ -66,14 +66,14 @@ async def test_an_uploaded_file_is_named_by_its_content_and_returned_unchanged(b
 
 @pytest.mark.own_statement
 async def test_an_upload_answers_with_a_report_of_its_rows(both: Api) -> None:
-    made = (await post(both, b"text,label\ngood,1\nbad,x\none,two,three\n", "rows.csv")).json()
+    file = (await post(both, b"text,label\ngood,1\nbad,x\none,two,three\n", "rows.csv")).json()
 
-    label = made["report"]["columns"][1]
-    assert (made["rows"], made["bad_rows"]) == (2, 1)
+    label = file["report"]["columns"][1]
+    assert (file["rows"], file["bad_rows"]) == (2, 1)
     assert [(count["type"], count["first"]) for count in label["types"]] == [("integer", 2), ("string", 3)]
-    assert [bad["number"] for bad in made["report"]["first_bad"]] == [4]
-    assert (await both.client.get(f"/files/{made['id']}")).json() == made
-    assert (await both.client.get("/files")).json()["data"] == [{**made, "report": None}]
+    assert [bad["number"] for bad in file["report"]["first_bad"]] == [4]
+    assert (await both.client.get(f"/files/{file['id']}")).json() == file
+    assert (await both.client.get("/files")).json()["data"] == [{**file, "report": None}]
 
 
 async def test_rows_of_text_and_parquet_files_are_counted(
@@ -114,8 +114,8 @@ async def test_tokens_are_counted_with_a_tokenizer_of_the_nodes_for_stored_files
     assert lengths is not None
     assert (lengths.least, lengths.most, lengths.total) == (1, 3, 4)
     for name in ("models://wrods", "models://../models/words", "words"):
-        refused = await api.client.post("/files", content=b"a", params={"name": "a.txt", "tokenizer": name})
-        assert is_problem(refused, 422, "invalid_query")
+        answer = await api.client.post("/files", content=b"a", params={"name": "a.txt", "tokenizer": name})
+        assert is_problem(answer, 422, "invalid_query")
 
 
 async def test_a_file_that_the_artifact_store_cannot_delete_stays_and_the_answer_is_503(
@@ -126,9 +126,9 @@ async def test_a_file_that_the_artifact_store_cannot_delete_stays_and_the_answer
     content.unlink()
     content.mkdir()
 
-    refused = await api.client.delete(f"/files/{ID}")
+    answer = await api.client.delete(f"/files/{ID}")
 
-    assert is_problem(refused, 503, "store_unwritable")
+    assert is_problem(answer, 503, "store_unwritable")
     assert (await api.client.get(f"/files/{ID}")).status_code == 200
 
 
@@ -165,11 +165,11 @@ async def test_a_check_of_rows_that_hangs_or_dies_is_named_in_the_report(
 
 
 async def test_files_are_listed_newest_first_page_by_page(api: Api) -> None:
-    made = [(await post(api, b"a,b\n%d,2\n" % number, "rows.csv")).json()["id"] for number in range(3)]
+    uploaded_ids = [(await post(api, b"a,b\n%d,2\n" % number, "rows.csv")).json()["id"] for number in range(3)]
 
     ids = [row["id"] for row in await api.pages("/files", limit=2)]
 
-    assert sorted(ids) == sorted(made)
+    assert sorted(ids) == sorted(uploaded_ids)
     assert is_problem(await api.client.get("/files?cursor=nonsense"), 422, "invalid_query")
 
 
@@ -193,10 +193,10 @@ async def test_files_are_listed_newest_first_page_by_page(api: Api) -> None:
 async def test_a_file_of_the_wrong_kind_is_refused_and_not_stored(
     api: Api, tmp_path: Path, name: str, body: bytes, code: str
 ) -> None:
-    refused = await post(api, body, name)
+    answer = await post(api, body, name)
 
-    assert is_problem(refused, 422, "invalid_file")
-    assert [error["code"] for error in refused.json()["errors"]] == [code]
+    assert is_problem(answer, 422, "invalid_file")
+    assert [error["code"] for error in answer.json()["errors"]] == [code]
     assert stored_files(tmp_path) == []
 
 
@@ -250,10 +250,10 @@ async def test_a_spec_may_name_a_file_by_its_id_in_place_of_a_path(both: Api) ->
     await post(both)
     short = {**SPEC, "data": {"train": ID, "eval": {"use": "files/jsonl", "args": {"paths": [ID]}}}}
 
-    made = await both.client.post("/jobs", json=short)
+    answer = await both.client.post("/jobs", json=short)
 
-    assert made.status_code == 201, made.text
-    spec = (await both.client.get(f"/jobs/{made.json()['id']}/spec")).json()
+    assert answer.status_code == 201, answer.text
+    spec = (await both.client.get(f"/jobs/{answer.json()['id']}/spec")).json()
     assert spec["data"]["train"] == {"use": "files/jsonl", "args": {"paths": [ID]}}
     other = f"file_{'0' * 64}.csv"
     for body, pointer in (
@@ -261,8 +261,8 @@ async def test_a_spec_may_name_a_file_by_its_id_in_place_of_a_path(both: Api) ->
         ({**SPEC, "data": {"train": {"use": "files/csv", "args": {"paths": [ID, other]}}}}, "/data/train/args/paths/1"),
     ):
         for address in ("/jobs", "/jobs/validate"):
-            refused = await both.client.post(address, json=body)
-            assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
+            refusal = await both.client.post(address, json=body)
+            assert [(error["pointer"], error["code"]) for error in refusal.json()["errors"]] == [
                 (pointer, "unknown_file")
             ]
 
@@ -272,12 +272,12 @@ async def test_a_file_can_be_deleted_once_no_unfinished_job_names_it(both: Api, 
     await post(both)
     job = await both.submit(data=ID)
 
-    refused = await both.client.delete(f"/files/{ID}")
+    refusal = await both.client.delete(f"/files/{ID}")
     await both.end(job, JobState.FAILED)
     deletion = await both.client.delete(f"/files/{ID}")
 
-    assert is_problem(refused, 409, "file_in_use")
-    assert job in refused.json()["detail"]
+    assert is_problem(refusal, 409, "file_in_use")
+    assert job in refusal.json()["detail"]
     assert deletion.status_code == 204
     assert is_problem(await both.client.get(f"/files/{ID}/content"), 404, "not_found")
     assert stored_files(tmp_path) == []
@@ -291,8 +291,8 @@ async def test_a_file_of_another_project_is_answered_like_an_unknown_file(serve:
 
     assert is_problem(await api.client.get(f"/files/{ID}"), 404, "not_found")
     assert (await api.client.get(f"/files/{ID}?project=vision")).status_code == 200
-    refused = await api.client.post("/jobs", json={**SPEC, "data": ID})
-    assert refused.json()["errors"][0]["code"] == "unknown_file"
+    answer = await api.client.post("/jobs", json={**SPEC, "data": ID})
+    assert answer.json()["errors"][0]["code"] == "unknown_file"
 
 
 async def test_the_client_uploads_only_new_files_and_downloads_them(api: Api, tmp_path: Path) -> None:
@@ -323,9 +323,9 @@ async def test_a_hub_name_is_refused_with_the_setting_if_no_node_fetches(
 
     answers = [await api.client.post(path, json={**SPEC, "model": ON_HUB}) for path in ("/jobs", "/jobs/validate")]
 
-    for refused in answers:
-        assert refused.status_code == 422
-        (problem,) = refused.json()["errors"]
+    for answer in answers:
+        assert answer.status_code == 422
+        (problem,) = answer.json()["errors"]
         assert (problem["pointer"], problem["code"]) == ("/model/args/path", "hub_is_off")
         assert "FOOTPLATE_HUB=on" in problem["hint"]
 
@@ -349,9 +349,9 @@ async def test_an_unlisted_host_is_refused_with_the_setting(serve: Serve, sqlite
 
     answers = [await api.client.post(path, json={**SPEC, "data": BY_URL}) for path in ("/jobs", "/jobs/validate")]
 
-    for refused in answers:
-        assert refused.status_code == 422
-        (problem,) = refused.json()["errors"]
+    for answer in answers:
+        assert answer.status_code == 422
+        (problem,) = answer.json()["errors"]
         assert (problem["pointer"], problem["code"]) == ("/data/args/paths/0", "store_not_allowed")
         assert "FOOTPLATE_STORES_ALLOW=data.example.org" in problem["hint"]
         assert "hidden" not in str(problem)
@@ -375,10 +375,10 @@ async def test_rows_that_a_library_trainer_cannot_use_are_named_by_line(api: Api
     good, wrong = [(await post(api, body)).json()["id"] for body in (b'{"text": "a"}', rows)]
     spec = {**SPEC, "trainer": "lib/sft"}
 
-    refused = await api.client.post("/jobs", json={**spec, "data": {"train": good, "eval": {"dev": wrong}}})
+    answer = await api.client.post("/jobs", json={**spec, "data": {"train": good, "eval": {"dev": wrong}}})
 
-    assert is_problem(refused, 422, "invalid_spec")
-    errors = refused.json()["errors"][:3]
+    assert is_problem(answer, 422, "invalid_spec")
+    errors = answer.json()["errors"][:3]
     assert [(error["pointer"], error["code"]) for error in errors] == [("/data/eval/dev", "wrong_row")] * 3
     assert [f"line {number}" in error["detail"] for number, error in enumerate(errors, 3)] == [True] * 3
     mapped = {"train": wrong, "map": ["pad"]}

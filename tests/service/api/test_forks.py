@@ -23,15 +23,15 @@ from tests.service.api.test_keys import a_key, bearer
 LEARNS = {**SPEC, "training": {"max_steps": 20, "learning_rate": 0.1, "seed": 7}}
 
 
-async def saved(api: Api, job: JobId, step: int, status: str = "committed", *, is_best: bool = False) -> str:
+async def save_checkpoint(api: Api, job: JobId, step: int, status: str = "committed", *, is_best: bool = False) -> str:
     return (await api.commit(job, step, status=status, is_best=is_best)).id
 
 
 async def trained(api: Api, **changes: Any) -> JobId:
     """Returns a job that has succeeded, with checkpoints of the steps 10 (the best) and 20."""
     job = await api.submit(**{**LEARNS, **changes})
-    await saved(api, job, 10, is_best=True)
-    await saved(api, job, 20)
+    await save_checkpoint(api, job, 10, is_best=True)
+    await save_checkpoint(api, job, 20)
     await api.end(job)
     return job
 
@@ -63,23 +63,23 @@ async def test_a_checkpoint_named_latest_or_best_is_pinned_when_the_job_is_accep
     pinned = {"job": job, "checkpoint": (await steps_of(both, job))[step], "path": None, "mode": "full"}
     assert (await spec_of(both, new))["resume_from"] == pinned
     assert valid.json()["spec"]["resume_from"] == pinned
-    await saved(both, job, 30)
+    await save_checkpoint(both, job, 30)
     assert (await spec_of(both, new))["resume_from"] == pinned
 
 
 async def test_a_missing_checkpoint_is_refused_at_the_field_that_names_it(both: Api) -> None:
     job, bare = await trained(both), await both.submit()
-    deleted = await saved(both, job, 5, "deleted")
-    corrupt = await saved(both, job, 6, "corrupt")
+    deleted = await save_checkpoint(both, job, 5, "deleted")
+    corrupt = await save_checkpoint(both, job, 6, "corrupt")
 
-    async def refused(place: Any) -> tuple[str, str]:
+    async def refusal(place: Any) -> tuple[str, str]:
         return first_problem(await both.client.post("/jobs", json={**LEARNS, "resume_from": place}))
 
-    assert await refused({"job": new_job_id()}) == ("/resume_from/job", "unknown_job")
-    assert await refused({"job": bare}) == ("/resume_from/checkpoint", "no_checkpoint")
-    assert await refused({"job": job, "checkpoint": deleted}) == ("/resume_from/checkpoint", "checkpoint_gone")
-    assert await refused({"job": job, "checkpoint": corrupt}) == ("/resume_from/checkpoint", "checkpoint_gone")
-    assert await refused({"job": job, "checkpoint": "ckpt_" + "0" * 32}) == (
+    assert await refusal({"job": new_job_id()}) == ("/resume_from/job", "unknown_job")
+    assert await refusal({"job": bare}) == ("/resume_from/checkpoint", "no_checkpoint")
+    assert await refusal({"job": job, "checkpoint": deleted}) == ("/resume_from/checkpoint", "checkpoint_gone")
+    assert await refusal({"job": job, "checkpoint": corrupt}) == ("/resume_from/checkpoint", "checkpoint_gone")
+    assert await refusal({"job": job, "checkpoint": "ckpt_" + "0" * 32}) == (
         "/resume_from/checkpoint", "unknown_checkpoint",
     )  # fmt: skip
     in_training = {**LEARNS, "training": {**LEARNS["training"], "resume_from_checkpoint": f"{job}/{deleted}"}}  # type: ignore[dict-item]
@@ -92,7 +92,7 @@ async def test_a_job_of_another_project_is_answered_like_an_unknown_job(serve: S
     api = await serve(sqlite_url, api_key=KEY)
     mine, theirs = await a_key(api, "vision"), await a_key(api, "speech")
     there = JobId((await api.client.post("/jobs", json=LEARNS, headers=bearer(theirs))).json()["id"])
-    await saved(api, there, 10)
+    await save_checkpoint(api, there, 10)
     never = new_job_id()
 
     answers = [
@@ -112,17 +112,17 @@ async def test_a_spec_that_cannot_continue_a_checkpoint_may_only_take_its_weight
     only_model = await trained(api, training={"save_only_model": True})
     other = {**LEARNS, "training": {"seed": 8, "per_device_train_batch_size": 2, "learning_rate": 0.5}}
 
-    refused = await api.client.post("/jobs", json={**other, "resume_from": {"job": job}})
+    refusal = await api.client.post("/jobs", json={**other, "resume_from": {"job": job}})
     nothing_to_go_on = await api.client.post("/jobs", json={**SPEC, "resume_from": {"job": only_model}})
     begins_anew = await api.client.post("/jobs", json={**other, "resume_from": {"job": job, "mode": "weights"}})
     begins_its_data_anew = await api.client.post(
         "/jobs", json={**other, "training": {"seed": 8, "ignore_data_skip": True}, "resume_from": {"job": job}}
     )
 
-    assert [(error["pointer"], error["code"]) for error in refused.json()["errors"]] == [
+    assert [(error["pointer"], error["code"]) for error in refusal.json()["errors"]] == [
         ("/training/seed", "cannot_change")
     ]
-    assert f"was 7 in job {job}" in refused.json()["errors"][0]["detail"]
+    assert f"was 7 in job {job}" in refusal.json()["errors"][0]["detail"]
     assert first_problem(nothing_to_go_on) == ("/resume_from/mode", "cannot_continue")
     assert (begins_anew.status_code, begins_its_data_anew.status_code) == (201, 201)
 
@@ -136,39 +136,39 @@ async def test_a_fork_is_a_new_job_and_lists_its_differences(both: Api) -> None:
     answer = await both.client.post(f"/jobs/{job}/fork", json={"checkpoint": "best", "patch": patch})
 
     assert answer.status_code == 202, answer.text
-    made = ForkedJob.model_validate(answer.json())
-    assert answer.headers["location"] == f"/jobs/{made.id}"
-    assert (made.state, made.name, made.priority, made.tags, made.last_no) == ("queued", "renamed", 9, (), 2)
+    fork = ForkedJob.model_validate(answer.json())
+    assert answer.headers["location"] == f"/jobs/{fork.id}"
+    assert (fork.state, fork.name, fork.priority, fork.tags, fork.last_no) == ("queued", "renamed", 9, (), 2)
     best = (await steps_of(both, job))[10]
-    assert (made.fork.job, made.fork.checkpoint.id, made.fork.checkpoint.step) == (job, best, 10)
+    assert (fork.fork.job, fork.fork.checkpoint.id, fork.fork.checkpoint.step) == (job, best, 10)
     assert answer.json()["fork"]["changes"] == [
         {"pointer": "/tags", "from": ["a"], "to": []},
         {"pointer": "/metadata/why", "from": None, "to": "slower"},
         {"pointer": "/training/learning_rate", "from": 0.1, "to": 0.05},
         {"pointer": "/training/logging_steps", "from": 500, "to": 5},
     ]
-    assert [pointer.pointer for pointer in made.fork.breaks_exactness] == ["/training/learning_rate"]
-    assert not made.fork.exact
-    spec = await spec_of(both, made.id)
+    assert [pointer.pointer for pointer in fork.fork.breaks_exactness] == ["/training/learning_rate"]
+    assert not fork.fork.exact
+    spec = await spec_of(both, fork.id)
     assert spec["training"] == {"max_steps": 20, "learning_rate": 0.05, "seed": 7, "logging_steps": 5}
     assert spec["resume_from"] == {"job": job, "checkpoint": best, "path": None, "mode": "full"}
-    events = (await both.client.get(f"/jobs/{made.id}/events")).json()["data"]
+    events = (await both.client.get(f"/jobs/{fork.id}/events")).json()["data"]
     assert [event["kind"] for event in events] == ["state", "note"]
     assert all(name in events[1]["data"]["message"] for name in (job, "step 10", "/training/learning_rate"))
     forks = (await both.client.get(f"/jobs?forked_from={job}")).json()
-    assert ([fork["id"] for fork in forks["data"]], forks["total_estimate"]) == ([made.id], 1)
+    assert ([fork["id"] for fork in forks["data"]], forks["total_estimate"]) == ([fork.id], 1)
 
 
 async def test_a_fork_without_changes_continues_exactly(api: Api) -> None:
     job = await trained(api)
 
-    made = (await api.client.post(f"/jobs/{job}/fork")).json()
+    fork = (await api.client.post(f"/jobs/{job}/fork")).json()
 
-    assert made["fork"]["checkpoint"]["step"] == 20
-    assert (made["fork"]["changes"], made["fork"]["exact"], made["fork"]["breaks_exactness"]) == ([], True, [])
-    again = (await api.client.post(f"/jobs/{job}/fork", json={"mode": "weights"})).json()
-    assert [pointer["pointer"] for pointer in again["fork"]["breaks_exactness"]] == ["/resume_from/mode"]
-    events = [(await api.client.get(f"/jobs/{item['id']}/events")).json()["data"] for item in (made, again)]
+    assert fork["fork"]["checkpoint"]["step"] == 20
+    assert (fork["fork"]["changes"], fork["fork"]["exact"], fork["fork"]["breaks_exactness"]) == ([], True, [])
+    weights_fork = (await api.client.post(f"/jobs/{job}/fork", json={"mode": "weights"})).json()
+    assert [pointer["pointer"] for pointer in weights_fork["fork"]["breaks_exactness"]] == ["/resume_from/mode"]
+    events = [(await api.client.get(f"/jobs/{item['id']}/events")).json()["data"] for item in (fork, weights_fork)]
     ends = ["no step is left to train" in event[1]["data"]["message"] for event in events]
     assert ends == [True, False], "a full fork starts at the last step, and a fork of the weights at step 0"
 
@@ -178,9 +178,9 @@ async def test_more_steps_continue_exactly_only_if_the_schedule_is_constant(api:
     falling = await trained(api)
     constant = await trained(api, training={**LEARNS["training"], "lr_scheduler_type": "constant"})
 
-    made = [(await api.client.post(f"/jobs/{job}/fork", json=longer)).json()["fork"] for job in (falling, constant)]
+    forks = [(await api.client.post(f"/jobs/{job}/fork", json=longer)).json()["fork"] for job in (falling, constant)]
 
-    assert [fork["exact"] for fork in made] == [False, True]
+    assert [fork["exact"] for fork in forks] == [False, True]
 
 
 async def test_a_fork_names_arguments_that_a_live_command_had_changed(api: Api) -> None:
@@ -237,9 +237,9 @@ async def test_a_fork_carries_the_warnings_about_its_patch(api: Api) -> None:
 async def test_a_job_without_a_checkpoint_cannot_be_forked_and_lists_no_fork(api: Api) -> None:
     job = await api.submit()
 
-    refused = await api.client.post(f"/jobs/{job}/fork")
+    answer = await api.client.post(f"/jobs/{job}/fork")
 
-    assert first_problem(refused) == ("/checkpoint", "no_checkpoint")
+    assert first_problem(answer) == ("/checkpoint", "no_checkpoint")
     assert "fork" not in (await api.client.get(f"/jobs/{job}")).json()["actions"]
     await api.end(job, JobState.FAILED)
     assert (await api.client.get(f"/jobs/{job}")).json()["actions"] == ["resume", "fork", "delete"]
@@ -272,22 +272,22 @@ async def test_a_fork_of_a_job_with_own_code_needs_the_scope_code(serve: Serve, 
     )  # fmt: skip
     spec = {**LEARNS, "model": "my_code:Net", "code": {"bundle": bundle.json()["sha256"]}}
     job = JobId((await api.client.post("/jobs", json=spec, headers=bearer(brings))).json()["id"])
-    await saved(api, job, 10)
+    await save_checkpoint(api, job, 10)
 
-    refused = await api.client.post(f"/jobs/{job}/fork", headers=bearer(plain))
-    made = await api.client.post(f"/jobs/{job}/fork", headers=bearer(brings))
+    refusal = await api.client.post(f"/jobs/{job}/fork", headers=bearer(plain))
+    answer = await api.client.post(f"/jobs/{job}/fork", headers=bearer(brings))
 
-    assert (refused.status_code, made.status_code) == (403, 202), refused.text
-    assert "'code'" in refused.json()["detail"]
+    assert (refusal.status_code, answer.status_code) == (403, 202), refusal.text
+    assert "'code'" in refusal.json()["detail"]
 
 
 async def test_a_fork_is_logged_in_the_audit_log(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     job = await trained(api)
 
     with caplog.at_level(logging.INFO, logger="footplate.audit"):
-        made = (await api.client.post(f"/jobs/{job}/fork")).json()
+        fork = (await api.client.post(f"/jobs/{job}/fork")).json()
 
-    assert f"job {job} of project default forked as {made['id']}" in caplog.text
+    assert f"job {job} of project default forked as {fork['id']}" in caplog.text
 
 
 @pytest.mark.parametrize(

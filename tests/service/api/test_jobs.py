@@ -53,8 +53,8 @@ async def test_a_repeated_post_is_answered_although_its_file_was_deleted_since(b
 
 async def test_a_malformed_idempotency_key_is_refused(api: Api) -> None:
     for key in ("", "x" * 256, "tab\there"):
-        refused = await api.client.post("/jobs", json=SPEC, headers={"Idempotency-Key": key})
-        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_header")
+        answer = await api.client.post("/jobs", json=SPEC, headers={"Idempotency-Key": key})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_header")
 
 
 async def test_a_job_carries_the_warnings_about_its_spec_and_so_does_a_replay(both: Api) -> None:
@@ -77,20 +77,20 @@ async def test_all_errors_of_a_spec_are_reported_at_once_with_pointer_and_hint(a
     spec = {"model": "toy/mlp", "data": "toy/regression", "tgas": [], "training": {"learning_rat": 1, "max_steps": "x"}}
 
     for path in ("/jobs", "/jobs/validate"):
-        refused = await api.client.post(path, json=spec)
+        answer = await api.client.post(path, json=spec)
 
-        assert refused.status_code == 422
-        result = {error["pointer"]: error for error in refused.json()["errors"]}
+        assert answer.status_code == 422
+        result = {error["pointer"]: error for error in answer.json()["errors"]}
         assert set(result) == {"/tgas", "/training/learning_rat", "/training/max_steps"}
         assert result["/tgas"]["hint"] == "did you mean 'tags'?"
         assert "learning_rate" in result["/training/learning_rat"]["hint"]
 
 
 async def test_an_operator_sees_a_job_if_its_project_is_named(api: Api) -> None:
-    made = await api.client.post("/jobs", json={**SPEC, "project": "other"})
+    answer = await api.client.post("/jobs", json={**SPEC, "project": "other"})
 
-    assert made.headers["location"] == f"/jobs/{made.json()['id']}?project=other"
-    assert (await api.client.get(made.headers["location"])).json()["project"] == "other"
+    assert answer.headers["location"] == f"/jobs/{answer.json()['id']}?project=other"
+    assert (await api.client.get(answer.headers["location"])).json()["project"] == "other"
     assert (await api.client.get("/jobs")).json()["data"] == []
     assert len((await api.client.get("/jobs?project=other")).json()["data"]) == 1
 
@@ -126,11 +126,11 @@ async def test_a_patch_changes_only_the_fields_that_were_sent(both: Api) -> None
 async def test_an_empty_or_wrong_patch_is_refused(api: Api, body: Any, pointer: str, hint: str) -> None:
     job = await api.submit()
 
-    refused = await api.client.patch(f"/jobs/{job}", json=body)
+    answer = await api.client.patch(f"/jobs/{job}", json=body)
 
-    assert refused.status_code == 422
-    assert refused.json()["errors"][0]["pointer"] == pointer
-    assert refused.json()["errors"][0].get("hint") == hint
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == pointer
+    assert answer.json()["errors"][0].get("hint") == hint
 
 
 async def test_an_action_refuses_unknown_fields_in_its_body(api: Api) -> None:
@@ -172,9 +172,9 @@ async def test_a_refused_resume_points_at_the_field_of_its_request(
     job = await api.submit()
     await api.client.post(f"/jobs/{job}/pause")
 
-    refused = await api.client.post(f"/jobs/{job}/resume", json=changes)
+    answer = await api.client.post(f"/jobs/{job}/resume", json=changes)
 
-    assert [error["pointer"] for error in refused.json()["errors"]] == [pointer]
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
 
 
 async def test_only_a_job_that_has_ended_can_be_deleted_and_its_files_go_with_it(both: Api) -> None:
@@ -252,10 +252,10 @@ async def test_the_list_is_filtered_sorted_and_paged_without_a_gap(both: Api) ->
 async def test_a_wrong_query_of_the_list_is_refused_by_name(
     api: Api, query: str, pointer: str, hint: str | None
 ) -> None:
-    refused = await api.client.get(f"/jobs?{query}")
+    answer = await api.client.get(f"/jobs?{query}")
 
-    assert refused.status_code == 422, refused.text
-    error = refused.json()["errors"][0]
+    assert answer.status_code == 422, answer.text
+    error = answer.json()["errors"][0]
     assert error["pointer"] == pointer
     if hint:
         assert error["hint"] == hint

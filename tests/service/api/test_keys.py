@@ -49,16 +49,16 @@ async def guarded(serve: Serve, sqlite_url: str) -> Api:
 async def test_a_key_is_shown_once_and_kept_as_a_hash(serve: Serve, database_url: str) -> None:
     api = await serve(database_url, api_key=KEY)
 
-    made = await a_key(api, scopes=["read"], expires_in="90d")
+    new_key = await a_key(api, scopes=["read"], expires_in="90d")
 
-    assert made["key"].startswith(made["prefix"] + "_")
-    assert len(made["key"]) == len(made["prefix"]) + 1 + 64, "the secret part must have 256 bits"
+    assert new_key["key"].startswith(new_key["prefix"] + "_")
+    assert len(new_key["key"]) == len(new_key["prefix"]) + 1 + 64, "the secret part must have 256 bits"
     answer = await api.client.get("/keys")
-    assert made["key"] not in answer.text
-    assert answer.json()["data"] == [{name: value for name, value in made.items() if name != "key"}]
+    assert new_key["key"] not in answer.text
+    assert answer.json()["data"] == [{name: value for name, value in new_key.items() if name != "key"}]
     (row,) = await api.db.read(keys.all_keys)
-    assert made["key"].removeprefix(made["prefix"]) not in str(row)
-    assert (made["created_by"], made["last_used_at"]) == ("the bootstrap key", None)
+    assert new_key["key"].removeprefix(new_key["prefix"]) not in str(row)
+    assert (new_key["created_by"], new_key["last_used_at"]) == ("the bootstrap key", None)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ async def test_a_key_sees_its_own_project_and_no_other(serve: Serve, database_ur
     api = await serve(database_url, api_key=KEY)
     vision, speech = await a_key(api, "vision"), await a_key(api, "speech")
 
-    made = await api.client.post("/jobs", json=SPEC, headers=bearer(vision))
+    answer = await api.client.post("/jobs", json=SPEC, headers=bearer(vision))
 
-    assert made.json()["project"] == "vision", "the key's project must be filled in"
-    assert made.headers["location"] == f"/jobs/{made.json()['id']}"
-    path = made.headers["location"]
+    assert answer.json()["project"] == "vision", "the key's project must be filled in"
+    assert answer.headers["location"] == f"/jobs/{answer.json()['id']}"
+    path = answer.headers["location"]
     mine, theirs = [await api.client.get("/jobs", headers=bearer(item)) for item in (vision, speech)]
-    assert [job["id"] for job in mine.json()["data"]] == [made.json()["id"]]
+    assert [job["id"] for job in mine.json()["data"]] == [answer.json()["id"]]
     assert (theirs.json()["data"], theirs.json()["total_estimate"], theirs.json()["project"]) == ([], 0, "speech")
     assert (await api.client.get(path, headers=bearer(vision))).status_code == 200
     assert (await api.client.get(path, headers=bearer(speech))).status_code == 404
@@ -117,7 +117,7 @@ async def test_the_operator_submits_to_any_project_by_spec_or_query(guarded: Api
     neither = await guarded.client.post("/jobs", json=SPEC)
     torn = await guarded.client.post("/jobs?project=vision", json={**SPEC, "project": "speech"})
 
-    assert [made.json()["project"] for made in (by_spec, by_query, neither)] == ["vision", "vision", "default"]
+    assert [answer.json()["project"] for answer in (by_spec, by_query, neither)] == ["vision", "vision", "default"]
     assert (await guarded.client.get(by_spec.headers["location"])).status_code == 200
     assert torn.status_code == 422
     assert (await guarded.client.get("/jobs?project=a%00b")).status_code == 422
@@ -129,8 +129,8 @@ async def test_a_project_administrator_makes_keys_of_that_project_only(guarded: 
     ask = guarded.client
 
     for project in ("speech", "*"):
-        refused = await ask.post("/keys", json={"name": "x", "project": project}, headers=admin)
-        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/project")
+        refusal = await ask.post("/keys", json={"name": "x", "project": project}, headers=admin)
+        assert (refusal.status_code, refusal.json()["errors"][0]["pointer"]) == (422, "/project")
     mine = await ask.post("/keys", json={"name": "x", "project": "vision"}, headers=admin)
     assert (mine.status_code, mine.json()["scopes"]) == (201, ["read", "submit"])
     assert {key["project"] for key in (await ask.get("/keys", headers=admin)).json()["data"]} == {"vision"}
@@ -207,10 +207,10 @@ async def test_an_expired_key_is_refused_and_its_streams_end(guarded: Api, monke
         monkeypatch.setattr("service.keyring.now_ms", lambda: now_ms() + 3_600_001)
         assert (await rest(socket))[1] == 4401
 
-    refused = await guarded.client.get("/jobs", headers=bearer(key))
-    assert refused.status_code == 401
-    assert key["prefix"] in refused.json()["detail"]
-    assert key["expires_at"] in refused.json()["detail"]
+    answer = await guarded.client.get("/jobs", headers=bearer(key))
+    assert answer.status_code == 401
+    assert key["prefix"] in answer.json()["detail"]
+    assert key["expires_at"] in answer.json()["detail"]
 
 
 async def test_the_last_use_of_a_key_is_stored_but_not_for_every_request(guarded: Api) -> None:
@@ -248,8 +248,8 @@ async def test_a_ticket_opens_one_socket_of_its_project_once_at_any_process(serv
     last_ticket = await _ticket(here, key)
     await here.client.delete(f"/keys/{key['id']}")
     assert await opened(here, last_ticket) == 4401
-    refused = await here.client.get("/jobs", headers=bearer(ticket))
-    assert refused.status_code == 401, "a ticket must not work as a key"
+    answer = await here.client.get("/jobs", headers=bearer(ticket))
+    assert answer.status_code == 401, "a ticket must not work as a key"
 
 
 async def test_an_expired_ticket_opens_no_socket(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,10 +286,10 @@ async def test_a_key_has_a_limit_of_open_streams(serve: Serve, sqlite_url: str) 
         messages = _messages(api, path, key)
         assert await anext(messages)
         _, code, reason = await api.frames(path, additional_headers=bearer(key))
-        refused = await api.client.get(path, headers=bearer(key))
-        assert (code, refused.status_code) == (4429, 429)
+        answer = await api.client.get(path, headers=bearer(key))
+        assert (code, answer.status_code) == (4429, 429)
         assert "2 streams open" in reason
-        assert int(refused.headers["retry-after"]) > 0
+        assert int(answer.headers["retry-after"]) > 0
         with suppress(ConnectionClosed):
             await first.close()
     quota = api.services.gatekeeper.keyring.caller(key["key"].encode()).quota
@@ -458,9 +458,9 @@ async def test_an_error_shows_only_the_prefix_of_a_key(guarded: Api) -> None:
     prefix = key[: len("fpk_3f9a1c2b_")]
 
     report = await guarded.client.post("/jobs", json={**SPEC, "model": f"/{key}", key: 1})
-    lost = await guarded.client.get(f"/jobs/{key}")
+    lookup = await guarded.client.get(f"/jobs/{key}")
 
-    for answer in (report, lost):
+    for answer in (report, lookup):
         assert 400 <= answer.status_code < 500
         assert key not in answer.text
         assert f"{prefix}…" in answer.json()["instance"] + json.dumps(answer.json()["errors"], ensure_ascii=False)
@@ -489,8 +489,8 @@ async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeyp
 
 async def test_a_link_downloads_with_a_ticket_once_and_reads_nothing_else(guarded: Api) -> None:
     key = await a_key(guarded)
-    made = await guarded.client.post("/jobs", json=SPEC, headers=bearer(key))
-    job = made.json()["id"]
+    submission = await guarded.client.post("/jobs", json=SPEC, headers=bearer(key))
+    job = submission.json()["id"]
     folder = guarded.services.settings.artifacts_path / "jobs" / job / "attempts" / "1" / "outputs"
     folder.mkdir(parents=True)
     (folder / "a b.bin").write_bytes(b"whole")
@@ -499,7 +499,7 @@ async def test_a_link_downloads_with_a_ticket_once_and_reads_nothing_else(guarde
     ticket, other, elsewhere = [await _ticket(guarded, holder) for holder in (key, key, await a_key(guarded, "speech"))]
 
     async with httpx2.AsyncClient(base_url=guarded.url) as link:
-        refused = await link.get(f"/jobs/{job}?ticket={other}")
+        job_answer = await link.get(f"/jobs/{job}?ticket={other}")
         foreign = await link.get(f"{file}?ticket={elsewhere}")
         outside = await link.get(f"{file}?ticket={await _ticket(guarded, key)}&project=speech")
         first = await link.get(f"{file}?project=vision&ticket={ticket}")
@@ -508,23 +508,23 @@ async def test_a_link_downloads_with_a_ticket_once_and_reads_nothing_else(guarde
 
     assert (first.status_code, first.content) == (200, b"whole")
     assert first.headers["content-disposition"].startswith("attachment")
-    answers = (refused, foreign, outside, second, deleting)
+    answers = (job_answer, foreign, outside, second, deleting)
     assert [answer.status_code for answer in answers] == [422, 404, 403, 401, 401], [a.text for a in answers]
 
 
 async def _a_job_of(api: Api, key: dict[str, Any] | str, *, ended: bool = False) -> str:
     """Submits a job with this key, and returns the path of its stream."""
-    made = await api.client.post("/jobs", json=SPEC, headers=bearer(key))
-    assert made.status_code == 201, made.text
+    answer = await api.client.post("/jobs", json=SPEC, headers=bearer(key))
+    assert answer.status_code == 201, answer.text
     if ended:
-        await api.end(JobId(made.json()["id"]))
-    return f"/jobs/{made.json()['id']}/stream"
+        await api.end(JobId(answer.json()["id"]))
+    return f"/jobs/{answer.json()['id']}/stream"
 
 
 async def _ticket(api: Api, key: dict[str, Any] | str) -> str:
-    made = await api.client.post("/tickets", headers=bearer(key))
-    assert made.status_code == 201, made.text
-    return str(made.json()["ticket"])
+    answer = await api.client.post("/tickets", headers=bearer(key))
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["ticket"])
 
 
 async def _messages(api: Api, path: str, key: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ def line(text: str, stream: str = "stdout") -> dict[str, Any]:
     return {"stream": stream, "text": text}
 
 
-async def printed(api: Api) -> JobId:
+async def job_with_lines(api: Api) -> JobId:
     job = await api.submit()
     await api.append(job, line("one"), line("two", "stderr"), line("größe three"), kind=Kind.LINE)
     await api.append(job, {"loss": 1.0})
@@ -32,7 +32,7 @@ async def texts(api: Api, job: str, query: str = "") -> list[str]:
 
 
 async def test_lines_are_filtered_by_stream_rank_and_content(both: Api) -> None:
-    job = await printed(both)
+    job = await job_with_lines(both)
 
     assert await texts(both, job) == ["one", "two", "größe three", "four"]
     assert await texts(both, job, "stream=stderr") == ["two"]
@@ -43,7 +43,7 @@ async def test_lines_are_filtered_by_stream_rank_and_content(both: Api) -> None:
 
 @pytest.mark.own_statement
 async def test_lines_are_paged_by_number_up_to_the_end(both: Api) -> None:
-    job = await printed(both)
+    job = await job_with_lines(both)
 
     first = (await both.client.get(f"/jobs/{job}/logs?limit=3")).json()
     second = (await both.client.get(f"/jobs/{job}/logs?limit=3&after={first['next_cursor']}")).json()
@@ -57,7 +57,7 @@ async def test_a_page_of_lines_searches_a_limited_range_and_returns_a_cursor(
 ) -> None:
     monkeypatch.setattr(log_lines, "STRIDE", 2)
     monkeypatch.setattr(log_lines, "REACH", 4)
-    job = await printed(api)
+    job = await job_with_lines(api)
 
     empty = (await api.client.get(f"/jobs/{job}/logs?grep=four")).json()
     body = (await api.client.get(f"/jobs/{job}/logs?grep=four&after={empty['next_cursor']}")).json()
@@ -67,7 +67,7 @@ async def test_a_page_of_lines_searches_a_limited_range_and_returns_a_cursor(
 
 
 async def test_plain_text_logs_have_one_line_each_and_no_control_characters(api: Api) -> None:
-    job = await printed(api)
+    job = await job_with_lines(api)
     await api.append(job, line("\x1b[2Jgone\tand back"), kind=Kind.LINE)
 
     whole = await api.client.get(f"/jobs/{job}/logs", headers={"Accept": "text/plain"})
@@ -96,6 +96,6 @@ async def test_a_lone_surrogate_in_a_line_is_replaced_in_both_formats(both: Api)
 async def test_wrong_filters_of_lines_are_refused_by_name(api: Api, query: str, pointer: str) -> None:
     job = await api.submit()
 
-    refused = await api.client.get(f"/jobs/{job}/logs?{query}")
+    answer = await api.client.get(f"/jobs/{job}/logs?{query}")
 
-    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, pointer)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)

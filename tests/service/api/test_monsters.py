@@ -34,7 +34,7 @@ class Monster(NamedTuple):
     path: str
     body: bytes = b""
     headers: tuple[str, ...] = ()
-    then: bytes = b""
+    rest: bytes = b""
     """Bytes that are sent once the answer has begun."""
 
     def request(self) -> bytes:
@@ -65,7 +65,7 @@ class Probe:
         watching = asyncio.run_coroutine_threadsafe(_longest_wait(begun, over), self._loop)
         assert begun.wait(PATIENCE)
         try:
-            answer = self._exchange(request, monster.then)
+            answer = self._exchange(request, monster.rest)
         finally:
             over.set()
         return watching.result(PATIENCE), int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/") else 0
@@ -194,13 +194,13 @@ ATTACKS: dict[str, Callable[[str], Monster]] = {
     "a parameter of escapes": lambda job: Monster("GET", "/jobs?name=" + "%41" * 21_000),
     "5,000 headers": lambda job: Monster("GET", "/livez", headers=tuple(f"a{n}: b" for n in range(5_000))),
     "14,000 requests at once": lambda job: Monster(
-        "GET", "/livez", then=b"GET / HTTP/1.1\r\n\r\n" * 14_000, headers=("Connection: keep-alive",)
+        "GET", "/livez", rest=b"GET / HTTP/1.1\r\n\r\n" * 14_000, headers=("Connection: keep-alive",)
     ),
     "40,000 frames at once": lambda job: Monster(
-        "GET", f"/jobs/{job}/stream", headers=HANDSHAKE, then=b"\x8a\x80\0\0\0\0" * 40_000
+        "GET", f"/jobs/{job}/stream", headers=HANDSHAKE, rest=b"\x8a\x80\0\0\0\0" * 40_000
     ),
     "1,300 frames at once": lambda job: Monster(
-        "GET", f"/jobs/{job}/stream", headers=HANDSHAKE, then=b"\x8a\x80\0\0\0\0" * 1_300
+        "GET", f"/jobs/{job}/stream", headers=HANDSHAKE, rest=b"\x8a\x80\0\0\0\0" * 1_300
     ),
     "a long Accept": lambda job: Monster("GET", f"/jobs/{job}/metrics/summary", headers=("Accept: " + "a," * 30_000,)),
     "a form of nothing but half boundaries": lambda job: Monster(

@@ -77,44 +77,44 @@ async def submitted(client: AsyncOpenAI, **changes: Any) -> FineTuningJob:
     return await client.fine_tuning.jobs.create(**fields)
 
 
-def error_of(refused: pytest.ExceptionInfo[openai.APIStatusError]) -> tuple[int, str | None, str | None]:
-    return refused.value.status_code, refused.value.code, refused.value.param
+def error_of(error: pytest.ExceptionInfo[openai.APIStatusError]) -> tuple[int, str | None, str | None]:
+    return error.value.status_code, error.value.code, error.value.param
 
 
 async def test_a_file_is_uploaded_read_and_deleted(api: Api, client: AsyncOpenAI, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(rows())
 
-    made = await client.files.create(file=path, purpose="fine-tune")
-    processed = await client.files.wait_for_processing(made.id)
+    file = await client.files.create(file=path, purpose="fine-tune")
+    processed = await client.files.wait_for_processing(file.id)
 
     assert (processed.status, processed.purpose, processed.filename, processed.bytes) == (
         "processed", "fine-tune", "rows.jsonl", len(rows()),
     )  # fmt: skip
-    assert (await api.client.get(f"/files/{made.id}")).json()["name"] == "rows.jsonl"
-    assert (await client.files.content(made.id)).content == rows()
-    assert (await client.files.delete(made.id)).deleted
+    assert (await api.client.get(f"/files/{file.id}")).json()["name"] == "rows.jsonl"
+    assert (await client.files.content(file.id)).content == rows()
+    assert (await client.files.delete(file.id)).deleted
     with pytest.raises(openai.NotFoundError) as error:
-        await client.files.retrieve(made.id)
+        await client.files.retrieve(file.id)
     assert error_of(error) == (404, "not_found", None)
 
 
 async def test_files_are_listed_page_by_page_in_both_orders(client: AsyncOpenAI) -> None:
-    made = [await uploaded(client, rows(count)) for count in (1, 2, 3)]
+    file_ids = [await uploaded(client, rows(count)) for count in (1, 2, 3)]
 
     newest_first = [item.id async for item in client.files.list(limit=2)]
     oldest_first = [item.id async for item in client.files.list(limit=2, order="asc", purpose="fine-tune")]
 
     assert newest_first == list(reversed(oldest_first))
-    assert sorted(newest_first) == sorted(made)
+    assert sorted(newest_first) == sorted(file_ids)
     assert [item async for item in client.files.list(purpose="batch")] == []
 
 
 async def test_a_file_with_a_wrong_line_is_refused_and_not_stored(client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"line 4.*not JSON") as refused:
+    with pytest.raises(openai.BadRequestError, match=r"line 4.*not JSON") as error:
         await uploaded(client, rows(3) + b"{\n")
 
-    assert error_of(refused) == (400, "invalid_training_file", "file")
+    assert error_of(error) == (400, "invalid_training_file", "file")
     assert [item async for item in client.files.list()] == []
 
 
@@ -124,14 +124,14 @@ async def test_a_file_for_another_purpose_is_refused_by_name(
 ) -> None:
     fields: dict[str, Any] = {"name": "rows.jsonl", "purpose": "fine-tune", **changes}
 
-    with pytest.raises(openai.BadRequestError) as refused:
+    with pytest.raises(openai.BadRequestError) as error:
         await client.files.create(file=(fields["name"], rows()), purpose=fields["purpose"])
 
-    assert refused.value.param == param
+    assert error.value.param == param
 
 
 async def test_a_job_made_by_openais_client_is_the_same_job_in_our_api(api: Api, client: AsyncOpenAI) -> None:
-    made = await submitted(
+    tuning_job = await submitted(
         client,
         suffix="custom",
         seed=7,
@@ -139,64 +139,69 @@ async def test_a_job_made_by_openais_client_is_the_same_job_in_our_api(api: Api,
         method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": "auto"}}},
     )
 
-    ours = (await api.client.get(f"/jobs/{made.id}")).json()
-    spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
+    ours = (await api.client.get(f"/jobs/{tuning_job.id}")).json()
+    spec = (await api.client.get(f"/jobs/{tuning_job.id}/spec")).json()
     assert (ours["name"], ours["state"], ours["metadata"]) == ("custom", "queued", {"team": "vision"})
     assert spec["model"] == {"use": "hf/causal-lm", "args": {"path": "models://tiny"}}
-    assert spec["data"]["train"]["args"]["paths"] == [made.training_file]
+    assert spec["data"]["train"]["args"]["paths"] == [tuning_job.training_file]
     assert {
         "num_train_epochs": 2,
         "seed": 7,
         "per_device_train_batch_size": 1,
     }.items() <= spec["training"].items()
     assert spec["trainer"] == {"use": "trl/sft", "args": {"assistant_only_loss": True}}
-    assert (made.model, made.status, made.seed, made.fine_tuned_model) == (BASE, "queued", 7, None)
-    assert made.hyperparameters.n_epochs == 2
-    assert made.hyperparameters.batch_size == 1
-    assert await client.fine_tuning.jobs.retrieve(made.id) == made
+    assert (tuning_job.model, tuning_job.status, tuning_job.seed, tuning_job.fine_tuned_model) == (
+        BASE,
+        "queued",
+        7,
+        None,
+    )
+    assert tuning_job.hyperparameters.n_epochs == 2
+    assert tuning_job.hyperparameters.batch_size == 1
+    assert await client.fine_tuning.jobs.retrieve(tuning_job.id) == tuning_job
     there = JobId((await api.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression"})).json()["id"])
     openai_job = await client.fine_tuning.jobs.retrieve(there)
     assert (openai_job.model, openai_job.training_file, openai_job.status) == ("toy/mlp", "toy/regression", "queued")
 
 
 async def test_auto_takes_the_arguments_of_the_base_models_entry(api: Api, client: AsyncOpenAI) -> None:
-    made = await submitted(
+    tuning_job = await submitted(
         client, model="gpt-4.1", hyperparameters={"n_epochs": "auto", "learning_rate_multiplier": 2.0}
     )
 
-    training = (await api.client.get(f"/jobs/{made.id}/spec")).json()["training"]
-    assert made.hyperparameters.n_epochs == training["num_train_epochs"] == 7
+    training = (await api.client.get(f"/jobs/{tuning_job.id}/spec")).json()["training"]
+    assert tuning_job.hyperparameters.n_epochs == training["num_train_epochs"] == 7
     assert training["learning_rate"] == pytest.approx(2e-3)
-    trainer = (await api.client.get(f"/jobs/{made.id}/spec")).json()["trainer"]
+    trainer = (await api.client.get(f"/jobs/{tuning_job.id}/spec")).json()["trainer"]
     assert trainer == {"use": "trl/sft", "args": {"assistant_only_loss": True}}
 
 
 async def test_a_validation_file_is_evaluated_every_epoch(api: Api, client: AsyncOpenAI) -> None:
     file = await uploaded(client, rows(2, "3 + 3?"))
 
-    made = await submitted(client, validation_file=file)
+    tuning_job = await submitted(client, validation_file=file)
 
-    spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
-    assert (made.validation_file, spec["training"]["eval_strategy"]) == (file, "epoch")
+    spec = (await api.client.get(f"/jobs/{tuning_job.id}/spec")).json()
+    assert (tuning_job.validation_file, spec["training"]["eval_strategy"]) == (file, "epoch")
     assert spec["data"]["eval"]["args"]["paths"] == [file]
 
 
 async def test_jobs_are_listed_page_by_page_newest_first(client: AsyncOpenAI) -> None:
-    made = [(await submitted(client)).id for _ in range(3)]
+    job_ids = [(await submitted(client)).id for _ in range(3)]
 
     page = await client.fine_tuning.jobs.list(limit=2)
     assert (len(page.data), page.has_more) == (2, True)
-    assert [job.id async for job in client.fine_tuning.jobs.list(limit=2)] == made[::-1]
+    assert [job.id async for job in client.fine_tuning.jobs.list(limit=2)] == job_ids[::-1]
 
 
 async def test_a_list_after_an_unknown_id_is_refused_instead_of_being_empty(client: AsyncOpenAI) -> None:
-    made, tunings = await submitted(client), client.fine_tuning.jobs
-    events = [f"ftevent-{text}" for text in ("1", f"{made.id[4:]}-0", f"{made.id[4:]}-9")]
+    tuning_job, tunings = await submitted(client), client.fine_tuning.jobs
+    events = [f"ftevent-{text}" for text in ("1", f"{tuning_job.id[4:]}-0", f"{tuning_job.id[4:]}-9")]
 
     for pages in (
         *(tunings.list(after=after) for after in ("nothing", f"job_{'0' * 32}")),
-        *(tunings.list_events(made.id, after=after) for after in events),
-        *(tunings.checkpoints.list(made.id, after=after) for after in ("nothing", f"ckpt_{'0' * 32}")),
+        *(tunings.list_events(tuning_job.id, after=after) for after in events),
+        *(tunings.checkpoints.list(tuning_job.id, after=after) for after in ("nothing", f"ckpt_{'0' * 32}")),
         *(client.files.list(after=after) for after in ("nothing", f"file_{'0' * 64}.jsonl")),
     ):
         with pytest.raises(openai.NotFoundError):
@@ -225,15 +230,15 @@ async def test_a_list_of_jobs_is_filtered_by_metadata(api: Api, client: AsyncOpe
 
 async def test_a_job_is_cancelled_paused_and_resumed(client: AsyncOpenAI) -> None:
     jobs = client.fine_tuning.jobs
-    made = await submitted(client)
+    tuning_job = await submitted(client)
 
-    assert (await jobs.pause(made.id)).status == "paused"
-    assert (await jobs.resume(made.id)).status == "queued"
-    assert (await jobs.cancel(made.id)).status == "cancelled"
-    with pytest.raises(openai.ConflictError) as refused:
-        await jobs.pause(made.id)
-    assert refused.value.code == "conflict"
-    assert refused.value.response.headers["x-should-retry"] == "false", "the SDK would retry the request twice"
+    assert (await jobs.pause(tuning_job.id)).status == "paused"
+    assert (await jobs.resume(tuning_job.id)).status == "queued"
+    assert (await jobs.cancel(tuning_job.id)).status == "cancelled"
+    with pytest.raises(openai.ConflictError) as error:
+        await jobs.pause(tuning_job.id)
+    assert error.value.code == "conflict"
+    assert error.value.response.headers["x-should-retry"] == "false", "the SDK would retry the request twice"
 
 
 @each_case(
@@ -254,10 +259,10 @@ async def test_a_job_is_cancelled_paused_and_resumed(client: AsyncOpenAI) -> Non
 async def test_unsupported_fields_of_a_fine_tuning_job_are_refused_by_name(
     client: AsyncOpenAI, changes: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
-    with pytest.raises(openai.APIStatusError) as refused:
+    with pytest.raises(openai.APIStatusError) as error:
         await submitted(client, **changes)
 
-    assert error_of(refused) == (status, code, param), refused.value.message
+    assert error_of(error) == (status, code, param), error.value.message
     assert [job async for job in client.fine_tuning.jobs.list()] == []
 
 
@@ -294,14 +299,14 @@ async def test_a_file_and_a_job_of_another_project_are_not_found(api: Api, clien
     key = await a_key(api, "vision")
     theirs = client_of(api, key["key"])
     file = await uploaded(client)
-    made = await submitted(client)
+    tuning_job = await submitted(client)
 
     with pytest.raises(openai.NotFoundError, match="training_file"):
         await theirs.fine_tuning.jobs.create(model=BASE, training_file=file)
     for ask in (
         lambda: theirs.files.content(file),
-        lambda: theirs.fine_tuning.jobs.retrieve(made.id),
-        lambda: theirs.fine_tuning.jobs.list_events(made.id),
+        lambda: theirs.fine_tuning.jobs.retrieve(tuning_job.id),
+        lambda: theirs.fine_tuning.jobs.list_events(tuning_job.id),
     ):
         with pytest.raises(openai.NotFoundError):
             await ask()
@@ -338,9 +343,9 @@ async def test_a_count_of_tokens_that_each_attempt_begins_again_is_no_total(
 ) -> None:
     job = await api.submit()
     row = await api.db.read(lambda conn: jobs.get(conn, "default", job))
-    ended = replace(row, state=JobState.SUCCEEDED, metrics=json.dumps({metric: 900}))
+    ended_row = replace(row, state=JobState.SUCCEEDED, metrics=json.dumps({metric: 900}))
 
-    assert [from_job.job(replace(ended, attempt=attempt), 0).trained_tokens for attempt in (1, 2)] == totals
+    assert [from_job.job(replace(ended_row, attempt=attempt), 0).trained_tokens for attempt in (1, 2)] == totals
 
 
 async def test_errors_have_the_format_that_openais_sdk_reads(api: Api, client: AsyncOpenAI) -> None:
@@ -358,18 +363,18 @@ async def test_errors_have_the_format_that_openais_sdk_reads(api: Api, client: A
 
 
 async def test_events_have_the_messages_of_openai_and_are_listed_newest_first(api: Api, client: AsyncOpenAI) -> None:
-    made = await submitted(client)
-    job = JobId(made.id)
+    tuning_job = await submitted(client)
+    job = JobId(tuning_job.id)
     await api.append(job, {"loss": 0.5, "mean_token_accuracy": 0.9}, {"line": "not shown"}, kind=Kind.LOG)
     await api.append(job, {"eval_loss": 0.25}, kind=Kind.EVAL)
     await api.append(job, {"line": "hidden"}, kind=Kind.LINE)
     await api.end(job)
 
-    every = [event async for event in client.fine_tuning.jobs.list_events(made.id, limit=2)]
+    every = [event async for event in client.fine_tuning.jobs.list_events(tuning_job.id, limit=2)]
 
     messages = [event.message for event in every]
     assert messages[0] == "The job has successfully completed"
-    assert messages[-1] == f"Created fine-tuning job: {made.id}"
+    assert messages[-1] == f"Created fine-tuning job: {tuning_job.id}"
     assert "Fine-tuning job started" in messages
     assert not any("hidden" in message for message in messages)
     metrics = [event.data for event in every if event.type == "metrics"]
@@ -379,16 +384,16 @@ async def test_events_have_the_messages_of_openai_and_are_listed_newest_first(ap
 
 
 async def test_a_finished_job_names_its_model_checkpoints_and_results(api: Api, client: AsyncOpenAI) -> None:
-    made = await submitted(client, suffix="custom")
-    job = JobId(made.id)
+    tuning_job = await submitted(client, suffix="custom")
+    job = JobId(tuning_job.id)
     steps = [await stored_checkpoint(api, job, step) for step in (10, 20)]
     await api.end(job)
 
-    done = await client.fine_tuning.jobs.retrieve(made.id)
-    name = f"ft:{BASE}:default:custom:{made.id.removeprefix('job_')}"
-    assert (done.status, done.fine_tuned_model) == ("succeeded", name)
-    assert done.finished_at
-    checkpoints = [item async for item in client.fine_tuning.jobs.checkpoints.list(made.id, limit=1)]
+    final_job = await client.fine_tuning.jobs.retrieve(tuning_job.id)
+    name = f"ft:{BASE}:default:custom:{tuning_job.id.removeprefix('job_')}"
+    assert (final_job.status, final_job.fine_tuned_model) == ("succeeded", name)
+    assert final_job.finished_at
+    checkpoints = [item async for item in client.fine_tuning.jobs.checkpoints.list(tuning_job.id, limit=1)]
     assert [item.id for item in checkpoints] == steps[::-1]
     assert checkpoints[0].fine_tuned_model_checkpoint == f"{name}:ckpt-step-20"
     assert (checkpoints[0].metrics.valid_loss, checkpoints[0].step_number) == (0.25, 20)
@@ -405,10 +410,10 @@ async def test_a_finished_job_names_its_model_checkpoints_and_results(api: Api, 
 async def test_a_chat_with_a_model_or_checkpoint_that_is_gone_is_refused_as_at_openai(
     api: Api, client: AsyncOpenAI
 ) -> None:
-    made = await submitted(client)
-    await stored_checkpoint(api, JobId(made.id), 10)
-    await api.end(JobId(made.id))
-    name = f"ft:{BASE}:default::{made.id.removeprefix('job_')}"
+    tuning_job = await submitted(client)
+    await stored_checkpoint(api, JobId(tuning_job.id), 10)
+    await api.end(JobId(tuning_job.id))
+    name = f"ft:{BASE}:default::{tuning_job.id.removeprefix('job_')}"
     messages: Any = [{"role": "user", "content": "Hi"}]
 
     with pytest.raises(openai.NotFoundError, match="step-20") as no_checkpoint:
@@ -421,16 +426,16 @@ async def test_a_chat_with_a_model_or_checkpoint_that_is_gone_is_refused_as_at_o
 
 
 async def test_rewards_are_named_in_events_checkpoints_and_results(api: Api, client: AsyncOpenAI) -> None:
-    made = await submitted(client)
-    job = JobId(made.id)
+    tuning_job = await submitted(client)
+    job = JobId(tuning_job.id)
     await api.append(job, {"loss": 0.0, "reward": 0.5}, kind=Kind.LOG)
     await api.append(job, {"eval_loss": 0.0, "eval_reward": 0.25}, kind=Kind.EVAL)
     await api.commit(job, 10, metrics='{"reward": 0.5, "eval_reward": 0.25}')
     await api.end(job)
 
-    messages = [event.message for event in (await client.fine_tuning.jobs.list_events(made.id)).data]
-    [checkpoint] = (await client.fine_tuning.jobs.checkpoints.list(made.id)).data
-    [file] = (await client.fine_tuning.jobs.retrieve(made.id)).result_files
+    messages = [event.message for event in (await client.fine_tuning.jobs.list_events(tuning_job.id)).data]
+    [checkpoint] = (await client.fine_tuning.jobs.checkpoints.list(tuning_job.id)).data
+    [file] = (await client.fine_tuning.jobs.retrieve(tuning_job.id)).result_files
     header, row = (await client.files.content(file)).text.splitlines()
 
     assert any(text.endswith(": train mean reward=0.50") for text in messages), messages
@@ -450,21 +455,21 @@ def assert_typed(*answers: openai.BaseModel) -> None:
 async def test_answers_have_the_fields_and_types_of_openais_sdk(api: Api, client: AsyncOpenAI) -> None:
     integration: Any = {"type": "wandb", "wandb": {"project": "p"}}
     file = await uploaded(client)
-    made = await submitted(
+    tuning_job = await submitted(
         client, suffix="custom", validation_file=file, metadata={"team": "vision"}, integrations=[integration]
     )
-    job = JobId(made.id)
+    job = JobId(tuning_job.id)
     await api.append(job, {"loss": 0.5}, kind=Kind.LOG)
     await stored_checkpoint(api, job, 10)
     await api.end(job)
-    done = await client.fine_tuning.jobs.retrieve(made.id)
+    final_job = await client.fine_tuning.jobs.retrieve(tuning_job.id)
     failed = await submitted(client)
     await api.end(JobId(failed.id), JobState.FAILED)
 
-    assert_typed(made, done, await client.fine_tuning.jobs.retrieve(failed.id))
-    assert_typed(*[event async for event in client.fine_tuning.jobs.list_events(made.id)])
-    assert_typed(*[item async for item in client.fine_tuning.jobs.checkpoints.list(made.id)])
-    assert_typed(*[item async for item in client.files.list()], await client.files.retrieve(done.result_files[0]))
+    assert_typed(tuning_job, final_job, await client.fine_tuning.jobs.retrieve(failed.id))
+    assert_typed(*[event async for event in client.fine_tuning.jobs.list_events(tuning_job.id)])
+    assert_typed(*[item async for item in client.fine_tuning.jobs.checkpoints.list(tuning_job.id)])
+    assert_typed(*[item async for item in client.files.list()], await client.files.retrieve(final_job.result_files[0]))
     assert_typed(*[item async for item in client.models.list()])
     assert_typed(await client.uploads.create(bytes=1, filename="a", mime_type="text/jsonl", purpose="fine-tune"))
 
@@ -474,18 +479,18 @@ async def stored_checkpoint(api: Api, job: JobId, step: int) -> str:
 
 
 async def test_a_fine_tuned_model_is_the_base_of_the_next_job(api: Api, client: AsyncOpenAI) -> None:
-    made = await submitted(client, model="gpt-4.1")
-    job = JobId(made.id)
+    tuning_job = await submitted(client, model="gpt-4.1")
+    job = JobId(tuning_job.id)
     first = await stored_checkpoint(api, job, 10)
     await stored_checkpoint(api, job, 20)
     await api.end(job)
-    done = await client.fine_tuning.jobs.retrieve(made.id)
+    final_job = await client.fine_tuning.jobs.retrieve(tuning_job.id)
 
-    following = await submitted(client, model=f"{done.fine_tuned_model}:ckpt-step-10")
+    following = await submitted(client, model=f"{final_job.fine_tuned_model}:ckpt-step-10")
 
     spec = (await api.client.get(f"/jobs/{following.id}/spec")).json()
     start = spec["resume_from"]
-    assert (start["job"], start["checkpoint"], start["mode"]) == (made.id, first, "weights")
+    assert (start["job"], start["checkpoint"], start["mode"]) == (tuning_job.id, first, "weights")
     assert (following.model, spec["training"]["learning_rate"]) == ("gpt-4.1", 1e-3), "the entry's rate"
 
 
@@ -498,9 +503,9 @@ async def test_a_job_starts_from_the_best_checkpoint_if_that_is_the_model(api: A
     best = await api.commit(job, 10, is_best=True)
     await stored_checkpoint(api, job, 20)
     await api.end(job)
-    done = await client.fine_tuning.jobs.retrieve(job)
+    final_job = await client.fine_tuning.jobs.retrieve(job)
 
-    following = await submitted(client, model=done.fine_tuned_model)
+    following = await submitted(client, model=final_job.fine_tuned_model)
 
     spec = (await api.client.get(f"/jobs/{following.id}/spec")).json()
     assert spec["resume_from"]["checkpoint"] == best.id
@@ -524,13 +529,13 @@ def test_an_entry_has_arguments_of_several_methods_and_each_job_gets_its_own() -
 
 
 async def test_the_results_file_holds_the_metrics_of_each_step(api: Api, client: AsyncOpenAI) -> None:
-    made = await submitted(client)
-    job = JobId(made.id)
+    tuning_job = await submitted(client)
+    job = JobId(tuning_job.id)
     await api.append(job, {"loss": 0.5}, {"train_loss": 0.9, "train_runtime": 1.0}, kind=Kind.LOG)
     await api.append(job, {"eval_loss": 0.25}, kind=Kind.EVAL)
     await api.end(job)
 
-    [file] = (await client.fine_tuning.jobs.retrieve(made.id)).result_files
+    [file] = (await client.fine_tuning.jobs.retrieve(tuning_job.id)).result_files
 
     assert (await client.files.retrieve(file)).purpose == "fine-tune-results"
     header, row = (await client.files.content(file)).text.splitlines()
@@ -550,11 +555,11 @@ async def test_a_file_is_uploaded_in_parts_in_any_order(client: AsyncOpenAI, tmp
     assert (whole.status, whole.bytes) == ("completed", len(content))
     assert whole.file
     assert (await client.files.content(whole.file.id)).content == content
-    made = await client.fine_tuning.jobs.create(model=BASE, training_file=whole.file.id)
-    assert made.training_file == whole.file.id
-    with pytest.raises(openai.ConflictError) as ended:
+    tuning_job = await client.fine_tuning.jobs.create(model=BASE, training_file=whole.file.id)
+    assert tuning_job.training_file == whole.file.id
+    with pytest.raises(openai.ConflictError) as error:
         await client.uploads.parts.create(whole.id, data=b"more")
-    assert ended.value.code == "upload_ended"
+    assert error.value.code == "upload_ended"
 
 
 async def test_a_repeated_completion_of_an_upload_returns_the_same_file(client: AsyncOpenAI) -> None:
@@ -590,9 +595,9 @@ async def test_an_upload_whose_parts_do_not_make_the_file_is_refused(
         "invalid_training_file": {"part_ids": [last.id, first.id]},
     }
     for code, completion in refusals.items():
-        with pytest.raises(openai.BadRequestError) as refused:
+        with pytest.raises(openai.BadRequestError) as error:
             await client.uploads.complete(upload.id, **completion)  # type: ignore[arg-type]
-        assert refused.value.code == code
+        assert error.value.code == code
     with pytest.raises(openai.BadRequestError) as too_much:
         await client.uploads.parts.create(upload.id, data=b"too much")
     assert too_much.value.code == "too_long"
@@ -618,17 +623,17 @@ GRADER = {"type": "python", "name": "exact", "source": "def grade(sample, item):
 async def test_preferences_are_trained_with_dpo(api: Api, client: AsyncOpenAI) -> None:
     file = await uploaded(client, json.dumps(PAIR).encode())
 
-    made = await submitted(
+    tuning_job = await submitted(
         client, training_file=file, method={"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2}}}
     )
 
-    spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
+    spec = (await api.client.get(f"/jobs/{tuning_job.id}/spec")).json()
     assert (spec["trainer"]["use"], spec["trainer"]["args"]["beta"]) == ("trl/dpo", 0.2)
     assert [item["use"] for item in spec["data"]["map"]] == ["openai/preferences"]
-    assert made.method
-    assert made.method.dpo
-    assert made.method.dpo.hyperparameters
-    assert made.method.dpo.hyperparameters.beta == 0.2
+    assert tuning_job.method
+    assert tuning_job.method.dpo
+    assert tuning_job.method.dpo.hyperparameters
+    assert tuning_job.method.dpo.hyperparameters.beta == 0.2
 
 
 async def test_a_python_grader_becomes_a_bundle_with_a_reward(serve: Serve, sqlite_url: str) -> None:
@@ -640,21 +645,21 @@ async def test_a_python_grader_becomes_a_bundle_with_a_reward(serve: Serve, sqli
         "method": {"type": "reinforcement", "reinforcement": {"grader": GRADER}},
     }
 
-    made = await client.fine_tuning.jobs.create(**fields)
+    tuning_job = await client.fine_tuning.jobs.create(**fields)
 
-    spec = (await api.client.get(f"/jobs/{made.id}/spec")).json()
+    spec = (await api.client.get(f"/jobs/{tuning_job.id}/spec")).json()
     files = (await api.client.get(f"/bundles/{spec['code']['bundle']}")).json()["files"]
     assert sorted(file["path"] for file in files) == ["grader.py", "openai_reward.py"]
     assert spec["trainer"]["args"]["reward_funcs"][0]["use"] == "openai_reward:reward"
     assert spec["training"]["gradient_accumulation_steps"] == 1
     assert spec["training"]["per_device_train_batch_size"] == spec["trainer"]["args"]["num_generations"] == 8
-    assert made.method
-    assert made.method.reinforcement
-    assert made.method.reinforcement.grader.name == "exact"
+    assert tuning_job.method
+    assert tuning_job.method.reinforcement
+    assert tuning_job.method.reinforcement.grader.name == "exact"
     fields["method"]["reinforcement"]["grader"] = {**GRADER, "source": "def score(sample, item): ..."}
-    with pytest.raises(openai.BadRequestError, match="grade") as refused:
+    with pytest.raises(openai.BadRequestError, match="grade") as error:
         await client.fine_tuning.jobs.create(**fields)
-    assert refused.value.param == "method.reinforcement.grader.source"
+    assert error.value.param == "method.reinforcement.grader.source"
 
 
 @each_case(
@@ -676,10 +681,10 @@ async def test_a_training_method_that_does_not_fit_is_refused(
 ) -> None:
     file = await uploaded(client, json.dumps(PROMPT).encode())
 
-    with pytest.raises(openai.APIStatusError) as refused:
+    with pytest.raises(openai.APIStatusError) as error:
         await submitted(client, training_file=file, method=method)
 
-    assert (refused.value.status_code, refused.value.param) == (status, param), refused.value.message
+    assert (error.value.status_code, error.value.param) == (status, param), error.value.message
 
 
 async def test_an_upload_is_either_completed_or_cancelled(client: AsyncOpenAI) -> None:
@@ -714,13 +719,13 @@ async def test_a_part_that_arrives_during_a_cancel_is_refused(api: Api, client: 
         await client.uploads.cancel(upload.id)
         yield b"\r\n--x--\r\n"
 
-    refused = await api.client.post(
+    answer = await api.client.post(
         f"/v1/uploads/{upload.id}/parts",
         content=body(),
         headers={"Content-Type": "multipart/form-data; boundary=x"},
     )
 
-    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "upload_ended")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "upload_ended")
     assert list((tmp_path / "artifacts" / "parts").iterdir()) == []
     assert list((tmp_path / "artifacts" / "files").iterdir()) == []
 
@@ -756,10 +761,10 @@ async def test_an_upload_accepts_parts_for_an_hour(client: AsyncOpenAI, monkeypa
     upload = await client.uploads.create(bytes=1, filename="a", mime_type="text/jsonl", purpose="fine-tune")
     monkeypatch.setattr(openai_uploads, "now_ms", lambda: now_ms() + openai_uploads.LIVES_MS)
 
-    with pytest.raises(openai.ConflictError) as refused:
+    with pytest.raises(openai.ConflictError) as error:
         await client.uploads.parts.create(upload.id, data=b"{")
 
-    assert refused.value.code == "upload_ended"
+    assert error.value.code == "upload_ended"
 
 
 async def test_the_fields_of_a_form_may_come_after_the_file(api: Api) -> None:
@@ -772,14 +777,14 @@ async def test_the_fields_of_a_form_may_come_after_the_file(api: Api) -> None:
 
     file, purpose = ('file"; filename="a.jsonl', rows()), ("purpose", b"fine-tune")
     accepted = [await api.client.post("/v1/files", **form(*parts)) for parts in ((file, purpose), (purpose, file))]
-    refused = [
+    refusals = [
         await api.client.post("/v1/files", **form(*parts))
         for parts in ((file,), (file, purpose, purpose), (file, ("colour", b"red")), (purpose,))
     ]
 
     assert [answer.status_code for answer in accepted] == [200, 200]
-    assert [answer.status_code for answer in refused] == [400, 400, 400, 400]
-    sentences = [answer.json()["error"]["message"] for answer in refused]
+    assert [answer.status_code for answer in refusals] == [400, 400, 400, 400]
+    sentences = [answer.json()["error"]["message"] for answer in refusals]
     assert [word in sentence for word, sentence in zip(
         ("purpose: is missing", "twice", "'colour'", "no file"), sentences, strict=True
     )] == [True] * 4, sentences  # fmt: skip
@@ -801,7 +806,7 @@ def test_an_invalid_file_of_base_models_stops_the_start(tmp_path: Path, content:
     if content is not None:
         path.write_text(content)
 
-    with pytest.raises(SettingsError, match="FOOTPLATE_OPENAI_MODELS") as refused:
+    with pytest.raises(SettingsError, match="FOOTPLATE_OPENAI_MODELS") as error:
         ServiceSettings.from_environment({"FOOTPLATE_OPENAI_MODELS": str(path)})
 
-    assert why in refused.value.message
+    assert why in error.value.message

@@ -46,22 +46,22 @@ async def test_openais_sdk_for_node_creates_lists_and_reads_jobs_and_models(api:
         access = {"OPENAI_BASE_URL": f"{api.url}/v1", "OPENAI_API_KEY": KEY}
         return json.loads(await program("node", *words, folder=package, **access))
 
-    made = await sdk("create.mjs", BASE)
+    create_output = await sdk("create.mjs", BASE)
 
-    assert made["file"] == ["file", "fine-tune", "processed", 10]
-    assert made["listed"] == made["jobs"][::-1]
-    assert made["statuses"] == ["queued", "paused", "queued", "cancelled"]
-    assert made["metadata"] == {"team": "three"}
-    assert made["refused"] == [True, 404, "model_not_found"]
+    assert create_output["file"] == ["file", "fine-tune", "processed", 10]
+    assert create_output["listed"] == create_output["jobs"][::-1]
+    assert create_output["statuses"] == ["queued", "paused", "queued", "cancelled"]
+    assert create_output["metadata"] == {"team": "three"}
+    assert create_output["refused"] == [True, 404, "model_not_found"]
 
-    job = JobId(made["jobs"][2])
+    job = JobId(create_output["jobs"][2])
     for step in (10, 20):
         await stored_checkpoint(api, job, step)
     await api.end(job)
-    done = await sdk("read.mjs", job)
+    read_output = await sdk("read.mjs", job)
 
-    assert (done["status"], done["isListed"], done["steps"]) == ("succeeded", True, [20, 10])
-    assert done["model"] == f"ft:{BASE}:default:three:{job.removeprefix('job_')}"
-    assert done["messages"][0] == "The job has successfully completed"
-    assert done["messages"][-1] == f"Created fine-tuning job: {job}"
-    assert (done["deleted"], done["missing"]) == (True, [True, "model_not_found"])
+    assert (read_output["status"], read_output["isListed"], read_output["steps"]) == ("succeeded", True, [20, 10])
+    assert read_output["model"] == f"ft:{BASE}:default:three:{job.removeprefix('job_')}"
+    assert read_output["messages"][0] == "The job has successfully completed"
+    assert read_output["messages"][-1] == f"Created fine-tuning job: {job}"
+    assert (read_output["deleted"], read_output["missing"]) == (True, [True, "model_not_found"])

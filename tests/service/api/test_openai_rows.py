@@ -74,10 +74,10 @@ def test_the_format_of_a_file_is_detected_from_its_rows(row: Any, format_name: s
     ],
 )  # fmt: skip
 def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, sentence: str) -> None:
-    with pytest.raises(InvalidRows) as refused:
+    with pytest.raises(InvalidRows) as error:
         check_rows(lines(CHAT, CHAT, row, CHAT))
 
-    [problem] = refused.value.problems
+    [problem] = error.value.problems
     assert (problem.pointer, problem.code) == ("/file", "invalid_training_file")
     assert problem.detail.startswith("line 3: ")
     assert sentence in problem.detail
@@ -93,10 +93,10 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line(row: Any, sentence: str)
     ],
 )
 def test_a_preference_pair_with_an_answer_that_is_not_the_assistants_is_refused(row: Any, sentence: str) -> None:
-    with pytest.raises(InvalidRows, match=r"line 2") as refused:
+    with pytest.raises(InvalidRows, match=r"line 2") as error:
         check_rows(lines(PAIR, row))
 
-    assert sentence in refused.value.problems[0].detail
+    assert sentence in error.value.problems[0].detail
 
 
 def test_one_broken_line_among_many_is_named_by_its_number() -> None:
@@ -124,12 +124,12 @@ def test_a_large_line_is_parsed_in_another_process_with_the_same_result() -> Non
 
     assert check_upload(io.BytesIO(large)) == check_rows(io.BytesIO(large))
     began = time.thread_time()
-    with pytest.raises(InvalidRows) as refused:
+    with pytest.raises(InvalidRows) as error:
         check_upload(bad)
     sent_at = time.thread_time()
     with pytest.raises(InvalidRows) as expected:
         check_rows(io.BytesIO(bad.getvalue()))
     parsed = time.thread_time() - sent_at
 
-    assert refused.value.problems == expected.value.problems
+    assert error.value.problems == expected.value.problems
     assert sent_at - began < parsed / 3, "parsing must be fast, because the process answers no request meanwhile"

@@ -118,12 +118,12 @@ async def test_a_served_checkpoint_cannot_be_deleted(api: Api, node: Node) -> No
     waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]}))
     session = await session_of(node, job)
 
-    refused = await api.client.delete(f"/jobs/{job}")
+    refusal = await api.client.delete(f"/jobs/{job}")
     await node.answer((await node.next_request(session))["id"], predictions=[{}])
     await waiting
 
-    assert (refused.status_code, refused.json()["code"]) == (409, "checkpoint_in_use")
-    assert session in refused.json()["detail"]
+    assert (refusal.status_code, refusal.json()["code"]) == (409, "checkpoint_in_use")
+    assert session in refusal.json()["detail"]
 
 
 async def test_a_model_is_deleted_through_openais_api_while_its_session_is_idle(api: Api, node: Node) -> None:
@@ -136,8 +136,8 @@ async def test_a_model_is_deleted_through_openais_api_while_its_session_is_idle(
     deleted = await api.client.delete(f"/v1/models/{job}")
 
     assert (deleted.status_code, deleted.json()["deleted"]) == (200, True)
-    ended = (await api.client.get(f"/jobs/{session}")).json()
-    assert (ended["state"], ended["reason"]) == ("cancelled", Reason.CANCEL)
+    ended_session = (await api.client.get(f"/jobs/{session}")).json()
+    assert (ended_session["state"], ended_session["reason"]) == ("cancelled", Reason.CANCEL)
 
 
 async def test_a_prediction_is_refused_with_429_if_the_queue_of_its_session_is_full(api: Api, node: Node) -> None:
@@ -147,18 +147,18 @@ async def test_a_prediction_is_refused_with_429_if_the_queue_of_its_session_is_f
     request = await node.next_request(session)
     body = {"inputs": [1], "wait": PATIENCE}
     many = [asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json=body)) for _ in range(50)]
-    done = 0
-    while done < 34:
-        finished, _ = await asyncio.wait([task for task in many if not task.done()], return_when="FIRST_COMPLETED")
-        done += len(finished)
-    refused = [task.result() for task in many if task.done()]
+    task_count = 0
+    while task_count < 34:
+        tasks, _ = await asyncio.wait([task for task in many if not task.done()], return_when="FIRST_COMPLETED")
+        task_count += len(tasks)
+    refusals = [task.result() for task in many if task.done()]
     await node.answer(request["id"], predictions=[{}])
     for _ in range(16):
         await node.answer((await node.next_request(session))["id"], predictions=[{}])
 
-    assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(429, "serving_busy")}
-    assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
-    assert len(refused) == 34
+    assert {(answer.status_code, answer.json()["code"]) for answer in refusals} == {(429, "serving_busy")}
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in refusals)
+    assert len(refusals) == 34
     assert {(await task).status_code for task in many} == {200, 429}
     assert (await waiting).status_code == 200
     assert await node.redis.keys("fp:serve:request:*") == [], "Redis must not keep a refused request"
@@ -235,18 +235,18 @@ async def test_a_prediction_with_a_missing_or_unknown_checkpoint_is_refused(api:
 
 
 async def test_a_refused_prediction_of_a_job_without_checkpoints_hints_at_its_outputs(api: Api) -> None:
-    ended, failed = await api.submit(), await api.submit()
-    await api.end(ended)
-    await api.end(failed, JobState.FAILED)
+    ended_job, failed_job = await api.submit(), await api.submit()
+    await api.end(ended_job)
+    await api.end(failed_job, JobState.FAILED)
 
     async def hint(job: JobId) -> str:
-        refused = await api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]})
-        assert (refused.status_code, refused.json()["code"]) == (409, "no_checkpoint")
-        return str(refused.json()["hint"])
+        answer = await api.client.post(f"/jobs/{job}/predict", json={"inputs": [1]})
+        assert (answer.status_code, answer.json()["code"]) == (409, "no_checkpoint")
+        return str(answer.json()["hint"])
 
-    assert f"footplate download {ended}" in await hint(ended)
-    assert "keep the checkpoints" in await hint(ended)
-    assert (await hint(failed)).startswith("submit the job's spec")
+    assert f"footplate download {ended_job}" in await hint(ended_job)
+    assert "keep the checkpoints" in await hint(ended_job)
+    assert (await hint(failed_job)).startswith("submit the job's spec")
 
 
 async def test_a_session_of_the_latest_checkpoint_ends_after_a_newer_checkpoint(api: Api, node: Node) -> None:

@@ -48,8 +48,8 @@ async def test_the_queue_is_in_placement_order_and_each_job_has_its_reason(both:
 async def test_waiting_time_restarts_after_an_attempt_and_the_age_does_not(both: Api) -> None:
     job = await both.submit()
     an_hour_ago, just_now = now_ms() - 3_600_000, now_ms()
-    ended = insert(table).values(job_id=job, attempt=1, fence=1, placed_at=an_hour_ago, ended_at=just_now, running_ms=0)
-    await both.db.write(lambda conn: conn.execute(ended))
+    query = insert(table).values(job_id=job, attempt=1, fence=1, placed_at=an_hour_ago, ended_at=just_now, running_ms=0)
+    await both.db.write(lambda conn: conn.execute(query))
     await both.db.write(lambda conn: jobs.record(conn, JobId(job), queued_at=an_hour_ago, attempt=1))
 
     (row,) = (await queue(both)).data
@@ -90,8 +90,8 @@ async def test_pages_of_the_queue_are_consistent_while_jobs_start(api: Api) -> N
     assert second.next_cursor is None
     beyond_sql = f"0.{10**15}.1.{waiting[0]}"
     for wrong in ("nonsense", beyond_sql):
-        refused = (await api.client.get(f"/queue?cursor={wrong}")).json()
-        assert refused["errors"][0]["pointer"] == "/query/cursor"
+        problem = (await api.client.get(f"/queue?cursor={wrong}")).json()
+        assert problem["errors"][0]["pointer"] == "/query/cursor"
 
 
 async def test_a_key_sees_only_the_number_of_other_projects_waiting_jobs(serve: Serve, sqlite_url: str) -> None:

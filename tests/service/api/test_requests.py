@@ -108,12 +108,12 @@ async def test_an_unreachable_database_is_a_503_with_retry_after(
 
     monkeypatch.setattr(database, "insert_rows", away)
     monkeypatch.setattr(schema, "require_current", away)
-    refused = await api.client.post("/jobs", json=SPEC)
+    answer = await api.client.post("/jobs", json=SPEC)
 
-    assert is_problem(refused, 503, "unavailable")
-    why = f"the database cannot serve this right now, request_id={refused.headers['x-request-id']}"
+    assert is_problem(answer, 503, "unavailable")
+    why = f"the database cannot serve this right now, request_id={answer.headers['x-request-id']}"
     assert [line for line in caplog.messages if line.endswith(why)] == [f"POST '/jobs' got 503: {why}"]
-    assert int(refused.headers["retry-after"]) > 0
+    assert int(answer.headers["retry-after"]) > 0
     not_ready = await api.client.get("/readyz")
     assert (not_ready.status_code, not_ready.json()["status"]) == (503, "unavailable")
     assert (await api.client.get("/livez")).status_code == 200
@@ -147,8 +147,8 @@ async def test_without_an_api_key_only_host_names_of_this_machine_are_accepted(a
 async def test_a_page_of_another_site_cannot_send_requests_for_its_visitor(api: Api) -> None:
     job = await api.submit()
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://[", "http://[::1", "//", "\xb2"):
-        refused = await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": origin.encode("latin-1")})
-        assert is_problem(refused, 403, "forbidden")
+        answer = await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": origin.encode("latin-1")})
+        assert is_problem(answer, 403, "forbidden")
     assert (await api.client.post(f"/jobs/{job}/cancel", headers={"Origin": api.url})).status_code == 202
 
 
@@ -235,9 +235,9 @@ async def test_outputs_are_served_as_attachments_from_their_folder_only(api: Api
     assert (part.status_code, part.content) == (206, bytes(range(10, 20)))
     assert part.headers["content-range"] == "bytes 10-19/100"
     for wrong in ("bytes=200-", "bytes=5-1", "bytes=-0", "bytes=abc", "bytes=-"):
-        refused = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": wrong})
-        assert is_problem(refused, 416, "range_not_satisfiable")
-        assert refused.headers["content-range"] == "bytes */100"
+        answer = await api.client.get(f"/jobs/{job}/outputs/model.safetensors", headers={"Range": wrong})
+        assert is_problem(answer, 416, "range_not_satisfiable")
+        assert answer.headers["content-range"] == "bytes */100"
     for path in (
         "link",
         "inner",

@@ -217,10 +217,10 @@ async def test_messages_from_a_reader_are_ignored_and_a_large_message_closes_the
 async def test_an_unreadable_handshake_is_answered_and_holds_no_connection(api: Api) -> None:
     job = await api.submit()
 
-    with pytest.raises(InvalidStatus) as refused:
+    with pytest.raises(InvalidStatus) as error:
         await api.frames(f"/jobs/{job}/stream?kinds={'x' * 10_000}")
 
-    assert refused.value.response.status_code == 431
+    assert error.value.response.status_code == 431
 
 
 async def test_a_socket_from_a_page_of_another_site_is_refused_before_the_handshake(
@@ -229,12 +229,12 @@ async def test_a_socket_from_a_page_of_another_site_is_refused_before_the_handsh
     api = await serve(sqlite_url, allowed_origins="https://trains.example")
     job = await api.submit()
 
-    with pytest.raises(InvalidStatus) as refused:
+    with pytest.raises(InvalidStatus) as error:
         await api.frames(f"/jobs/{job}/stream", origin="https://evil.example")
     await api.end(job)
 
-    assert refused.value.response.status_code == 403
-    assert json.loads(refused.value.response.body or b"")["code"] == "forbidden"
+    assert error.value.response.status_code == 403
+    assert json.loads(error.value.response.body or b"")["code"] == "forbidden"
     for origin in ("https://trains.example", api.url):
         _, code, _ = await api.frames(f"/jobs/{job}/stream", origin=origin)
         assert code == 1000

@@ -158,11 +158,11 @@ async def test_a_stream_with_kinds_and_max_hz_loses_no_event(api: Api) -> None:
 
 
 async def test_max_hz_holds_for_a_job_that_always_has_new_events(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, looks, read = await api.submit(), 0, tail.Channel.after
+    job, looks, read_page = await api.submit(), 0, tail.Channel.after
 
     async def read_and_append(channel: tail.Channel, cursor: int, view: tail.View) -> tail.EventPage:
         nonlocal looks
-        page = await read(channel, cursor, view)
+        page = await read_page(channel, cursor, view)
         if (looks := looks + 1) < 100:
             await api.append(job, {"loss": looks})
         return page
@@ -238,11 +238,11 @@ async def test_more_jobs_than_the_limit_are_refused_and_later_ones_are_counted(
         frames = await until_frame(socket, [], live(second))
         third = await api.submit(tags=["a"])
         await until_frame(socket, frames, lambda frame: frame.get("left_out") == 1)
-        refused, code, _ = await api.frames("/stream?tag=a")
+        refused_frames, code, _ = await api.frames("/stream?tag=a")
         await api.end(first)
         await until_frame(socket, frames, live(third))
 
-    assert (refused, code) == ([], 4400)
+    assert (refused_frames, code) == ([], 4400)
     assert numbers(frames, third) == [1]
 
 

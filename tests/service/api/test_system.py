@@ -77,13 +77,13 @@ async def test_a_package_that_no_node_has_is_refused_at_the_field_that_needs_it(
         name: {"name": name, "group": "packages", "summary": "2.13"} for name in ("torch", "peft") if name != package
     }
     await a_node(api, catalogue={**catalogue, "packages": others})
-    refused = await api.client.post("/jobs", json=spec)
+    refusal = await api.client.post("/jobs", json=spec)
     has = {**others, package: {"name": package, "group": "packages", "summary": "0.19.8"}}
     await a_node(api, boot="b2", catalogue_hash="h2", catalogue={**catalogue, "packages": has})
     accepted = await api.client.post("/jobs", json=spec)
 
-    assert (of_an_older_version.status_code, refused.status_code, accepted.status_code) == (201, 422, 201)
-    (error,) = refused.json()["errors"]
+    assert (of_an_older_version.status_code, refusal.status_code, accepted.status_code) == (201, 422, 201)
+    (error,) = refusal.json()["errors"]
     assert (error["pointer"], error["code"]) == (pointer, "package_missing")
     how = install or f"'footplate[{package}]'"
     assert f"pip install {how}" in error["hint"]
@@ -96,11 +96,11 @@ async def test_a_data_file_is_refused_until_a_node_has_it(api: Api, tmp_path: Pa
     spec = {**SPEC, "data": "data://rows.jsonl"}
     await a_node(api, catalogue={**catalogue, "packages": {}}, roots=roots)
     both = await api.client.post("/jobs", json={**spec, "report_to": ["wandb"]})
-    refused = [await api.client.post(path, json=spec) for path in ("/jobs", "/jobs/validate")]
+    refusals = [await api.client.post(path, json=spec) for path in ("/jobs", "/jobs/validate")]
     (tmp_path / "rows.jsonl").touch()
     accepted = await api.client.post("/jobs", json=spec)
 
-    for answer in refused:
+    for answer in refusals:
         (error,) = answer.json()["errors"]
         assert (error["pointer"], error["code"]) == ("/data", "file_missing")
         assert str(tmp_path) in error["hint"]
@@ -116,11 +116,11 @@ async def test_a_resume_is_checked_against_the_nodes_like_a_post(api: Api) -> No
     config = {"zero_optimization": {"stage": 2}}
     shared = {"processes_per_node": 2, "strategy": {"type": "deepspeed", "config": config}}
 
-    refused = await api.client.post(f"/jobs/{job}/resume", json={"resources": shared})
+    refusal = await api.client.post(f"/jobs/{job}/resume", json={"resources": shared})
     resumed = await api.client.post(f"/jobs/{job}/resume", json={"resources": {"pool": "other"}})
 
-    assert (refused.status_code, resumed.status_code) == (422, 202)
-    (error,) = refused.json()["errors"]
+    assert (refusal.status_code, resumed.status_code) == (422, 202)
+    (error,) = refusal.json()["errors"]
     assert (error["pointer"], error["code"]) == ("/resources/strategy/type", "package_missing")
 
 
@@ -286,16 +286,16 @@ async def test_a_lost_node_can_be_removed_and_a_heartbeat_brings_it_back(both: A
     await both.submit()
     await both.db.write(lambda conn: place_waiting(conn, now_ms()))
     await both.db.write(lambda conn: nodes.change(conn, node, lost=True))
-    refused = await both.client.delete(f"/nodes/{node}")
+    refusal = await both.client.delete(f"/nodes/{node}")
     await both.db.write(lambda conn: conn.execute(update(sources).values(ended_at=now_ms())))
-    lost = (await both.client.get("/nodes")).json()["data"][0]
+    lost_node = (await both.client.get("/nodes")).json()["data"][0]
 
     removed = await both.client.delete(f"/nodes/{node}")
     again = await both.client.delete(f"/nodes/{node}")
 
-    assert [answer.status_code for answer in (too_early, refused, removed, again)] == [409, 409, 204, 404]
-    assert [answer.json()["code"] for answer in (too_early, refused)] == ["node_in_use"] * 2
-    assert (row["actions"], lost["actions"]) == (["drain"], ["remove"])
+    assert [answer.status_code for answer in (too_early, refusal, removed, again)] == [409, 409, 204, 404]
+    assert [answer.json()["code"] for answer in (too_early, refusal)] == ["node_in_use"] * 2
+    assert (row["actions"], lost_node["actions"]) == (["drain"], ["remove"])
     assert (await both.client.get("/nodes")).json()["data"] == []
     assert 'footplate_nodes{state="lost"} 0.0' in (await both.client.get("/metrics")).text
     assert "silent_nodes" not in (await both.client.get("/readyz")).json()["degraded"]

@@ -69,7 +69,7 @@ class Receiver:
     """A receiver of webhooks that records all requests and sends the answer that a test sets."""
 
     def __init__(self) -> None:
-        self.got: list[ReceivedRequest] = []
+        self.requests: list[ReceivedRequest] = []
         self.answer: bytes | Answer = OK
         self.port = 0
 
@@ -79,14 +79,14 @@ class Receiver:
 
     @property
     def types(self) -> list[str]:
-        return [request.content["type"] for request in self.got]
+        return [request.content["type"] for request in self.requests]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
             headers = {name.lower(): value.strip() for name, _, value in (item.partition(":") for item in lines)}
             body = await reader.readexactly(int(headers["content-length"]))
-            self.got.append(ReceivedRequest(line.split()[1], headers, body))
+            self.requests.append(ReceivedRequest(line.split()[1], headers, body))
             if callable(self.answer):
                 await self.answer(writer)
             else:
@@ -176,8 +176,10 @@ async def test_each_state_change_of_a_job_is_delivered_once_and_signed(
     await Sender(api).send_due()
 
     assert sorted(receiver.types) == ["job.queued", "job.running", "job.starting", "job.succeeded"]
-    assert all(request.is_signed_with(hook["secret"]) and request.path == "/hook?token=t" for request in receiver.got)
-    last = next(request for request in receiver.got if request.content["type"] == "job.succeeded")
+    assert all(
+        request.is_signed_with(hook["secret"]) and request.path == "/hook?token=t" for request in receiver.requests
+    )
+    last = next(request for request in receiver.requests if request.content["type"] == "job.succeeded")
     row = await api.db.read(lambda conn: jobs.get(conn, "default", job))
     assert last.content["data"] == {
         "job": job, "project": "default", "name": "sst2", "tags": ["nightly"], "state": "succeeded",
@@ -187,26 +189,26 @@ async def test_each_state_change_of_a_job_is_delivered_once_and_signed(
     assert [(delivery["status"], delivery["tries"], delivery["http_status"]) for delivery in log] == [
         ("delivered", 1, 204)
     ] * 4
-    assert {delivery["id"] for delivery in log} == {request.headers["webhook-id"] for request in receiver.got}
+    assert {delivery["id"] for delivery in log} == {request.headers["webhook-id"] for request in receiver.requests}
     assert [delivery["body"]["data"]["no"] for delivery in log] == [1, 2, 3, 4]
     await Sender(api).send_due()
-    assert len(receiver.got) == 4
+    assert len(receiver.requests) == 4
 
 
 async def test_the_secret_of_a_webhook_is_shown_once_and_logs_omit_the_path_of_its_url(
     api: Api, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        made = await a_hook(api, receiver.url, states=["succeeded"], tags=["a"])
+        hook = await a_hook(api, receiver.url, states=["succeeded"], tags=["a"])
         answer = await api.client.get("/webhooks")
-        await api.client.delete(f"/webhooks/{made['id']}")
+        await api.client.delete(f"/webhooks/{hook['id']}")
 
-    assert len(b64decode(made["secret"].removeprefix("whsec_"))) == 32
-    assert answer.json()["data"] == [{name: value for name, value in made.items() if name != "secret"}]
+    assert len(b64decode(hook["secret"].removeprefix("whsec_"))) == 32
+    assert answer.json()["data"] == [{name: value for name, value in hook.items() if name != "secret"}]
     audited = [record.getMessage() for record in caplog.records if record.name == "footplate.audit"]
     assert [line.split(") ")[1] for line in audited] == ["made by None", "deleted by None"]
-    assert not any("token" in line or made["secret"] in line for line in audited)
-    assert (await api.client.get(f"/webhooks/{made['id']}")).status_code == 404
+    assert not any("token" in line or hook["secret"] in line for line in audited)
+    assert (await api.client.get(f"/webhooks/{hook['id']}")).status_code == 404
 
 
 async def test_a_webhook_gets_only_the_states_and_tags_of_its_filter(api: Api, receiver: Receiver) -> None:
@@ -217,7 +219,7 @@ async def test_a_webhook_gets_only_the_states_and_tags_of_its_filter(api: Api, r
 
     await Sender(api).send_due()
 
-    assert [(request.content["type"], request.content["data"]["job"]) for request in receiver.got] == [
+    assert [(request.content["type"], request.content["data"]["job"]) for request in receiver.requests] == [
         ("job.succeeded", nightly)
     ]
 
@@ -226,7 +228,7 @@ async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, rec
     http = DefaultAsyncHttpxClient(verify=False)
     client = AsyncOpenAI(base_url=f"{api.url}/v1", api_key="any", max_retries=0, http_client=http)
     event_types: list[Any] = ["fine_tuning.job.succeeded", "fine_tuning.job.failed"]
-    made = await client.webhooks.create(event_types=event_types, name="ours", url=receiver.url)
+    endpoint = await client.webhooks.create(event_types=event_types, name="ours", url=receiver.url)
     other = await a_hook(api, receiver.url, states=["queued"])
     job, cancelled = await api.submit(), await api.submit()
     await api.commit(job, 1)
@@ -241,31 +243,33 @@ async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, rec
 
     await Sender(api).send_due()
 
-    [end] = [request for request in receiver.got if request.content["type"].startswith("fine_tuning")]
-    event = client.webhooks.unwrap(end.body, end.headers, secret=made.signing_secret)
+    [end] = [request for request in receiver.requests if request.content["type"].startswith("fine_tuning")]
+    event = client.webhooks.unwrap(end.body, end.headers, secret=endpoint.signing_secret)
     assert (event.type, event.id) == ("fine_tuning.job.succeeded", end.headers["webhook-id"])
     assert event.data.id == job
     newer = await client.webhooks.create(event_types=event_types, name="newer", url=receiver.url)
-    assert [item.id async for item in client.webhooks.list(limit=1)] == [newer.id, made.id]
-    changed = await client.webhooks.update(made.id, event_types=["fine_tuning.job.cancelled"])
+    assert [item.id async for item in client.webhooks.list(limit=1)] == [newer.id, endpoint.id]
+    changed = await client.webhooks.update(endpoint.id, event_types=["fine_tuning.job.cancelled"])
     assert changed.event_types == ["fine_tuning.job.cancelled"]
-    tested = await client.webhooks.test(made.id, event_type="fine_tuning.job.failed")
-    sample = client.webhooks.unwrap(receiver.got[-1].body, receiver.got[-1].headers, secret=made.signing_secret)
+    tested = await client.webhooks.test(endpoint.id, event_type="fine_tuning.job.failed")
+    sample = client.webhooks.unwrap(
+        receiver.requests[-1].body, receiver.requests[-1].headers, secret=endpoint.signing_secret
+    )
     assert (tested.status_code, sample.type) == (204, "fine_tuning.job.failed")
-    await client.webhooks.update(made.id, url="http://127.0.0.1:1/")
+    await client.webhooks.update(endpoint.id, url="http://127.0.0.1:1/")
     with pytest.raises(APIStatusError) as unanswered:
-        await client.webhooks.test(made.id, event_type="fine_tuning.job.failed")
+        await client.webhooks.test(endpoint.id, event_type="fine_tuning.job.failed")
     assert (unanswered.value.status_code, unanswered.value.code) == (424, "webhook_not_answered")
-    assert (await client.webhooks.retrieve(made.id)).name == "ours"
-    await client.webhooks.update(made.id, url=receiver.url)
-    rotated = await client.webhooks.rotate_secret(made.id, keep_old_secret_active_for_24_hours=True)
-    await client.webhooks.test(made.id, event_type="fine_tuning.job.failed")
-    for secret in (made.signing_secret, rotated.signing_secret):
-        client.webhooks.unwrap(receiver.got[-1].body, receiver.got[-1].headers, secret=secret)
-    assert (await client.webhooks.rotate_secret(made.id)).signing_secret != rotated.signing_secret
+    assert (await client.webhooks.retrieve(endpoint.id)).name == "ours"
+    await client.webhooks.update(endpoint.id, url=receiver.url)
+    rotated = await client.webhooks.rotate_secret(endpoint.id, keep_old_secret_active_for_24_hours=True)
+    await client.webhooks.test(endpoint.id, event_type="fine_tuning.job.failed")
+    for secret in (endpoint.signing_secret, rotated.signing_secret):
+        client.webhooks.unwrap(receiver.requests[-1].body, receiver.requests[-1].headers, secret=secret)
+    assert (await client.webhooks.rotate_secret(endpoint.id)).signing_secret != rotated.signing_secret
     with pytest.raises(NotFoundError):
         await client.webhooks.retrieve(other["id"])
-    assert (await client.webhooks.delete(made.id)).deleted
+    assert (await client.webhooks.delete(endpoint.id)).deleted
 
 
 async def test_a_state_change_that_is_rolled_back_or_refused_is_not_delivered(both: Api) -> None:
@@ -339,13 +343,13 @@ async def test_a_webhook_of_another_project_receives_nothing_and_is_not_found(
 ) -> None:
     api = await serve(sqlite_url, api_key=KEY, webhooks_allow=LOOPBACK)
     vision, speech = bearer(await a_key(api, "vision")), bearer(await a_key(api, "speech"))
-    made = await api.client.post("/webhooks", json={"url": receiver.url}, headers=speech)
-    path = made.headers["location"]
+    answer = await api.client.post("/webhooks", json={"url": receiver.url}, headers=speech)
+    path = answer.headers["location"]
 
     await api.client.post("/jobs", json=SPEC, headers=vision)
     await Sender(api).send_due()
 
-    assert receiver.got == []
+    assert receiver.requests == []
     assert (await api.client.get("/webhooks", headers=vision)).json()["data"] == []
     for method, at, body in (
         ("GET", path, None), ("GET", f"{path}/deliveries", None), ("POST", f"{path}/test", None),
@@ -366,17 +370,17 @@ async def test_a_failing_delivery_is_retried_for_a_day_and_then_counts_as_failed
 
     for seconds in RETRY_DELAYS_SECONDS:
         assert (await delivery_log(api, hook))[0]["status"] == "pending"
-        tries = len(receiver.got)
+        tries = len(receiver.requests)
         await post.send_due_after(seconds - 1)
-        assert len(receiver.got) == tries, "a retry must not be sent early"
+        assert len(receiver.requests) == tries, "a retry must not be sent early"
         await post.send_due_after(1.5)
-        assert len(receiver.got) == tries + 1
+        assert len(receiver.requests) == tries + 1
 
     assert (first["error"], first["answer"]) == ("the receiver answered 500, and only 2xx is a success", "no !")
     assert first["next_try_at"] is not None
-    assert len({request.headers["webhook-id"] for request in receiver.got}) == 1
-    assert len({request.headers["webhook-timestamp"] for request in receiver.got}) == len(RETRY_DELAYS_SECONDS) + 1
-    assert all(request.is_signed_with(hook["secret"]) for request in receiver.got)
+    assert len({request.headers["webhook-id"] for request in receiver.requests}) == 1
+    assert len({request.headers["webhook-timestamp"] for request in receiver.requests}) == len(RETRY_DELAYS_SECONDS) + 1
+    assert all(request.is_signed_with(hook["secret"]) for request in receiver.requests)
     (last,) = await delivery_log(api, hook)
     assert (last["status"], last["tries"], last["next_try_at"]) == ("failed", 8, None)
     assert (await read_hook(api, hook))["failing_since"] is not None
@@ -422,11 +426,11 @@ async def test_a_failing_webhook_is_tried_rarely_and_gets_its_backlog_after_it_r
         await api.submit()
 
     await post.send_due_after(deliveries.REST_SECONDS - 1)
-    assert len(receiver.got) == 1, "nothing must be sent during the rest after a failure"
+    assert len(receiver.requests) == 1, "nothing must be sent during the rest after a failure"
     await post.send_due_after(1.5)
-    assert len(receiver.got) == 2, "only one of the due deliveries must be sent to a failing webhook"
+    assert len(receiver.requests) == 2, "only one of the due deliveries must be sent to a failing webhook"
     await post.send_due_after(deliveries.REST_SECONDS)
-    assert len({request.headers["webhook-id"] for request in receiver.got}) == 3, (
+    assert len({request.headers["webhook-id"] for request in receiver.requests}) == 3, (
         "a delivery that was never tried must be sent before one that failed"
     )
 
@@ -553,7 +557,7 @@ async def test_after_a_rotation_the_old_secret_also_signs_until_its_end(
     async def good(*secrets: str) -> list[bool]:
         await api.submit()
         await post.send_due()
-        return [receiver.got[-1].is_signed_with(secret) for secret in secrets]
+        return [receiver.requests[-1].is_signed_with(secret) for secret in secrets]
 
     hook, post = await a_hook(api, receiver.url, states=["queued"]), Sender(api)
     first = hook["secret"]
@@ -591,13 +595,13 @@ async def test_a_delivery_whose_control_died_is_sent_again_by_the_next_control(a
     await api.submit()
     dying = Sender(api)
     await dying.sender.start_due()
-    await until_async(lambda: receiver.got, within=30, what="the first control has sent the delivery")
+    await until_async(lambda: receiver.requests, within=30, what="the first control has sent the delivery")
     await dying.sender.stop()
     assert (await delivery_log(api, hook))[0]["tries"] == 0
 
     await Sender(api).send_due()
 
-    first, second = receiver.got
+    first, second = receiver.requests
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert [(message["status"], message["tries"]) for message in await delivery_log(api, hook)] == [("delivered", 1)]
 
@@ -632,7 +636,7 @@ async def test_a_receiver_that_hangs_delays_no_other_webhook(
             await api.submit()
         post = Sender(api)
         await post.sender.start_due()
-        while len(receiver.got) < 6:
+        while len(receiver.requests) < 6:
             await post.sender.run_once()
         assert not [message for message in await delivery_log(api, stuck) if message["tries"]], (
             "the other was done while this one hung"
@@ -643,7 +647,7 @@ async def test_a_receiver_that_hangs_delays_no_other_webhook(
         await post.send_due_after(deliveries.REST_SECONDS + 1)
 
         errors = [message["error"] for message in await delivery_log(api, stuck) if message["tries"]]
-        assert len(hanging.got) == deliveries.AT_ONCE + 1
+        assert len(hanging.requests) == deliveries.AT_ONCE + 1
         assert "0.2 s" in errors[-1]
         never.set()
 
@@ -656,7 +660,7 @@ async def test_a_redirect_is_not_followed_and_counts_as_a_failed_delivery(api: A
 
         await Sender(api).send_due()
 
-        assert (len(receiver.got), inside.got) == (1, [])
+        assert (len(receiver.requests), inside.requests) == (1, [])
         assert "Redirects are not followed" in (await delivery_log(api, hook))[0]["error"]
 
 
@@ -797,11 +801,11 @@ async def test_a_host_that_resolves_to_a_forbidden_address_later_gets_no_deliver
 
     await strict.send_due()
 
-    assert receiver.got == []
+    assert receiver.requests == []
     why = "not sent: the URL names hooks.example, which is 127.0.0.1: not a public address"
     assert (await delivery_log(api, hook))[0]["error"] == why
     await open_.send_due_after(6)
-    (delivery,) = receiver.got
+    (delivery,) = receiver.requests
     assert delivery.headers["host"] == f"hooks.example:{receiver.port}"
     assert hosts == ["hooks.example"] * 2, "each try must resolve the host only once, and use the checked address"
 
@@ -816,12 +820,12 @@ async def test_a_certificate_must_be_valid_for_the_host_name(
 ) -> None:
     import ssl
 
-    made = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
         "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem", "-subj", "/CN=hooks.example",
         "-addext", "subjectAltName=DNS:hooks.example", stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
-    assert await made.wait() == 0
+    assert await process.wait() == 0
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     trust = ssl.create_default_context(cafile=tmp_path / "cert.pem")
@@ -842,7 +846,7 @@ async def test_a_certificate_must_be_valid_for_the_host_name(
 
     good, bad = await delivery_log(api, hook)
     server.close()
-    assert (good["status"], len(secure.got)) == ("delivered", 1)
+    assert (good["status"], len(secure.requests)) == ("delivered", 1)
     assert "certificate" in bad["error"].lower()
 
 
@@ -852,14 +856,14 @@ async def test_control_sends_deliveries_without_redis(api: Api, receiver: Receiv
     hook = await a_hook(api, receiver.url, states=["queued"])
     job = await api.submit()
 
-    await until_async(lambda: receiver.got, within=30, what="control sends the delivery")
+    await until_async(lambda: receiver.requests, within=30, what="control sends the delivery")
     await until_async(
         lambda: control.counts and control._state.numbers()["webhooks_delivered"],
         within=30,
         what="the delivery is counted",
     )
 
-    assert receiver.got[0].content["data"]["job"] == job
+    assert receiver.requests[0].content["data"]["job"] == job
     assert (await delivery_log(api, hook))[0]["status"] == "delivered"
     await control.close()
     await running
