@@ -46,9 +46,9 @@ def place_waiting(conn: Connection, now: int) -> list[JobId]:
     while queue.make_due_jobs_ready(conn, now):
         pass
     result = plan_queue(conn)
-    started = start(conn, result.placements, now)
+    started_ids = start(conn, result.placements, now)
     queue.explain(conn, result.changed, result.removed_shapes)
-    return started
+    return started_ids
 
 
 class Stage:
@@ -237,8 +237,8 @@ class Worker:
         return batch.model_dump_json().encode()
 
     def _ingest(self, entries: list[bytes]) -> Callable[[Connection], IngestEffects]:
-        read: ParsedEntries = read_entries(entries, text_of(self.stage.now))
-        return lambda conn: ingest(conn, read, self.stage.now, retry_backoff_seconds=0)
+        parsed_entries: ParsedEntries = read_entries(entries, text_of(self.stage.now))
+        return lambda conn: ingest(conn, parsed_entries, self.stage.now, retry_backoff_seconds=0)
 
     def says_running(self) -> IngestEffects:
         return self.send(self.write(Kind.STATE, {"state": "running"}))

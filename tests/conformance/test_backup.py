@@ -35,7 +35,7 @@ class Story:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.done, worker = stage.running()
+        self.finished_job, worker = stage.running()
         worker.checkpoints(10)
         worker.finishes()
         self.job, self.first = stage.running()
@@ -125,8 +125,8 @@ def test_rows_unchanged_during_a_backup_are_restored_exactly(story: Story) -> No
 
     assert {"idempotency", "attempts", "checkpoints", "nodes"} <= same
     assert {name: restored[name] for name in same} == {name: story.before[name] for name in same}
-    assert story.restored.job(story.done) == story.stage.job(story.done)
-    assert story.restored.events(story.done) == story.stage.events(story.done)
+    assert story.restored.job(story.finished_job) == story.stage.job(story.finished_job)
+    assert story.restored.events(story.finished_job) == story.stage.events(story.finished_job)
 
 
 def test_events_written_during_a_backup_are_restored_without_gaps(story: Story) -> None:
@@ -189,10 +189,10 @@ def test_a_backup_succeeds_if_a_checkpoint_is_deleted_meanwhile(home: Path, monk
 
 
 def test_a_backup_copies_files_if_hard_links_are_impossible(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
+    def raise_cross_device(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "link", raise_cross_device)
     assert len(backed_up(home, home.parent / "b")) == 2
 
 

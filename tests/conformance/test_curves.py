@@ -42,7 +42,7 @@ def send_logs(worker: Worker, rows: list[dict[str, Any]], first_step: int = 1) -
         first_step += len(some)
 
 
-def drawn(stage: Stage, job: JobId, *names: str, points: int = 1000, everything: bool = False) -> list[Series]:
+def curves_of(stage: Stage, job: JobId, *names: str, points: int = 1000, everything: bool = False) -> list[Series]:
     return stage.read(lambda conn: series(conn, job, names, points, everything=everything))
 
 
@@ -68,7 +68,7 @@ def test_a_curve_of_few_points_shows_every_point(stage: Stage) -> None:
     job, worker = stage.running()
     send_logs(worker, [{"loss": 1 / n, "lr": 5, "note": "words", "on": True} for n in range(1, 101)])
 
-    loss, lr, nothing = drawn(stage, job, "loss", "lr", "no_such")
+    loss, lr, nothing = curves_of(stage, job, "loss", "lr", "no_such")
 
     assert xy(loss) == (list(range(1, 101)), [1 / n for n in range(1, 101)])
     assert (loss.count, loss.exact, begins(loss)) == (100, True, [(1, 0)])
@@ -85,7 +85,7 @@ def test_a_spike_is_in_the_curve_however_few_points_are_requested(stage: Stage) 
     send_logs(worker, [{"loss": value if n != nan else math.nan} for n, value in enumerate(values)])
 
     for points in (10, 57, 500, 1000, 4999):
-        (curve,) = drawn(stage, job, "loss", points=points)
+        (curve,) = curves_of(stage, job, "loss", points=points)
         xs, ys = xy(curve)
 
         assert points / 6 <= len(xs) <= points
@@ -108,7 +108,7 @@ def test_every_bucket_shows_its_minimum_and_maximum(stage: Stage) -> None:
     values = [chance.gauss(0, 1) for _ in range(FAN**2 * 2 + FAN * 3 + 5)]
     send_logs(worker, [{"loss": value} for value in values])
 
-    xs, ys = xy(drawn(stage, job, "loss", points=200)[0])
+    xs, ys = xy(curves_of(stage, job, "loss", points=200)[0])
 
     # No dip or peak is lost: values between two shown points lie within the range of the shown points nearby.
     share = len(values) / 99 + FAN
@@ -146,7 +146,7 @@ def test_nan_and_infinity_are_points_but_no_minimum_or_maximum(stage: Stage, odd
     job, worker = stage.running()
     send_logs(worker, [{"loss": odd}, {"loss": 2}, {"loss": 10**400}, {"loss": 1e308}])
 
-    (curve,) = drawn(stage, job, "loss")
+    (curve,) = curves_of(stage, job, "loss")
     (summary,) = stage.read(lambda conn: summaries(conn, job))
 
     assert len(curve.y) == 4
@@ -162,20 +162,20 @@ def test_repeated_steps_show_the_values_of_the_later_attempt(stage: Stage) -> No
     send_logs(worker, [{"loss": 1.0, **({"eval": 1.0} if n % 50 == 0 else {})} for n in range(1, 3001)])
     later = next_attempt(stage, job, worker)
     send_logs(later, [{"loss": 2.0} for _ in range(10)], first_step=2501)
-    (before,) = drawn(stage, job, "eval", points=5000)
+    (before,) = curves_of(stage, job, "eval", points=5000)
     send_logs(later, [{"loss": 2.0, "eval": 2.0} for _ in range(790)], first_step=2511)
 
-    loss, evals = drawn(stage, job, "loss", "eval", points=5000)
+    loss, evals = curves_of(stage, job, "loss", "eval", points=5000)
 
     assert [x for x, _ in zip(*xy(before), strict=True)] == list(range(50, 2501, 50))
     assert xy(loss) == (list(range(1, 3301)), [1.0] * 2500 + [2.0] * 800)
     assert (loss.count, loss.left_out, begins(loss)) == (3800, 500, [(1, 0), (2, 2500)])
     assert xy(evals)[0] == [*range(50, 2501, 50), *range(2511, 3301)]
     for points in (10, 100, 1000):
-        xs, ys = xy(drawn(stage, job, "loss", points=points)[0])
+        xs, ys = xy(curves_of(stage, job, "loss", points=points)[0])
         assert len(xs) <= points
         assert all(y == (1.0 if x <= 2500 else 2.0) for x, y in zip(xs, ys, strict=True))
-    (everything,) = drawn(stage, job, "loss", points=5000, everything=True)
+    (everything,) = curves_of(stage, job, "loss", points=5000, everything=True)
     assert (len(everything.x), everything.left_out, begins(everything)) == (3800, 0, [(1, 0), (2, 3000)])
 
 
@@ -217,9 +217,9 @@ def test_a_curve_ends_at_the_checkpoint_from_which_the_next_attempt_continues(st
 
     later = continued_at(stage, job, worker, checkpoint)
 
-    loss, f1 = drawn(stage, job, "loss", "f1")
+    loss, f1 = curves_of(stage, job, "loss", "f1")
     assert (loss.x[-1], loss.y[-1], loss.count, loss.left_out, f1.x) == (100, 1.0, 130, 30, ())
-    (everything,) = drawn(stage, job, "loss", everything=True)
+    (everything,) = curves_of(stage, job, "loss", everything=True)
     assert len(everything.x) == 130
     names = {row.name: row for row in stage.read(lambda conn: summaries(conn, job))}
     assert set(names) == {"loss", "grad"}
@@ -230,7 +230,7 @@ def test_a_curve_ends_at_the_checkpoint_from_which_the_next_attempt_continues(st
     assert json.loads(row.progress or "")["step"] == 100
     send_logs(later, [{"loss": 7.0}], first_step=101)
     assert json.loads(stage.job(job).metrics or "") == {"loss": 7.0, "grad": 1.0}
-    assert (drawn(stage, job, "loss")[0].x[-1], drawn(stage, job, "loss")[0].y[-1]) == (101, 7.0)
+    assert (curves_of(stage, job, "loss")[0].x[-1], curves_of(stage, job, "loss")[0].y[-1]) == (101, 7.0)
 
 
 def test_a_resume_from_an_older_checkpoint_removes_later_points_from_curves(stage: Stage) -> None:
@@ -245,7 +245,7 @@ def test_a_resume_from_an_older_checkpoint_removes_later_points_from_curves(stag
 
     stage.resume(job, Resume(checkpoint=oldest.id))
 
-    (loss,) = drawn(stage, job, "loss")
+    (loss,) = curves_of(stage, job, "loss")
     assert list(loss.x) == list(range(1, 11))
     (summary,) = stage.read(lambda conn: summaries(conn, job))
     assert summary.min
@@ -261,7 +261,7 @@ def test_an_attempt_from_step_0_replaces_the_whole_curve(stage: Stage) -> None:
     later = next_attempt(stage, job, worker)
     send_logs(later, [{"loss": 2.0} for _ in range(3)])
 
-    (curve,) = drawn(stage, job, "loss")
+    (curve,) = curves_of(stage, job, "loss")
 
     assert xy(curve) == ([1, 2, 3], [2.0] * 3)
     assert begins(curve) == [(2, 0)]
@@ -273,7 +273,7 @@ def test_a_repeated_event_adds_no_point(stage: Stage) -> None:
 
     worker.send()
 
-    assert drawn(stage, job, "loss")[0].count == 40
+    assert curves_of(stage, job, "loss")[0].count == 40
 
 
 def test_invalid_metric_names_and_names_above_the_limit_get_no_curve(stage: Stage) -> None:
@@ -301,7 +301,7 @@ def test_a_lone_surrogate_beside_a_metric_breaks_no_curve(stage: Stage) -> None:
     entry = worker.entry(worker.write(Kind.LOG, {"loss": 1.0, "said": "HALF"}, 3)).replace(b"HALF", b"\\ud800")
     worker.send_entries([entry])
 
-    assert xy(drawn(stage, job, "loss")[0]) == ([3], [1.0])
+    assert xy(curves_of(stage, job, "loss")[0]) == ([3], [1.0])
 
 
 def test_points_without_a_step_are_shown_over_time_only(stage: Stage) -> None:

@@ -35,7 +35,7 @@ def keep(key: str) -> Callable[[Connection], str]:
     return write
 
 
-def kept(db: Database) -> list[str]:
+def stored_keys(db: Database) -> list[str]:
     return db.read_now(lambda conn: list(conn.execute(text("SELECT key FROM idempotency ORDER BY key")).scalars()))
 
 
@@ -58,7 +58,7 @@ async def test_a_failed_write_does_not_affect_others_of_its_batch(db: Database) 
     assert [outcome if isinstance(outcome, str) else type(outcome).__name__ for outcome in outcomes] == [
         "b", "Conflict", "c", "IntegrityError", "d", "Unavailable", "e",
     ]  # fmt: skip
-    assert kept(db) == ["a", "b", "c", "d", "e"]
+    assert stored_keys(db) == ["a", "b", "c", "d", "e"]
 
 
 async def test_inserts_of_one_batch_are_sent_together_and_a_wrong_one_fails_alone(db: Database) -> None:
@@ -75,14 +75,14 @@ async def test_inserts_of_one_batch_are_sent_together_and_a_wrong_one_fails_alon
     assert [outcome if isinstance(outcome, str) else type(outcome).__name__ for outcome in outcomes] == [
         "d", "IntegrityError", "e",
     ]  # fmt: skip
-    assert kept(db) == ["a", "b", "c", "d", "e"]
+    assert stored_keys(db) == ["a", "b", "c", "d", "e"]
 
 
 async def test_no_write_of_many_concurrent_writers_is_lost(db: Database) -> None:
     names = [f"{number:03}" for number in range(300)]
 
     assert await asyncio.gather(*(db.write(keep(key)) for key in names)) == names
-    assert kept(db) == names
+    assert stored_keys(db) == names
 
 
 async def test_a_cancelled_write_does_not_affect_other_writes(db: Database) -> None:
@@ -91,13 +91,13 @@ async def test_a_cancelled_write_does_not_affect_other_writes(db: Database) -> N
     cancelled.cancel()
 
     assert await db.write(keep("here")) == "here"
-    assert "here" in kept(db)
+    assert "here" in stored_keys(db)
 
 
 def test_a_reader_cannot_write(db: Database) -> None:
     with pytest.raises(Exception, match=r"read-?only"):
         db.read_now(keep("x"))
-    assert kept(db) == []
+    assert stored_keys(db) == []
 
 
 def test_a_read_transaction_sees_one_state_of_the_database(db: Database) -> None:
@@ -125,7 +125,7 @@ def test_queued_writes_are_finished_before_close(migrated_url: str) -> None:
         thread.join()
     database.close()
     again = Database(migrated_url)
-    assert len(kept(again)) == 20
+    assert len(stored_keys(again)) == 20
     again.close()
 
 
@@ -143,7 +143,7 @@ def test_a_locked_sqlite_is_unavailable_until_it_is_unlocked(tmp_path: Path, mon
     other.execute("ROLLBACK")
 
     assert database.write_now(keep("y")) == "y"
-    assert kept(database) == ["y"]
+    assert stored_keys(database) == ["y"]
     database.close()
     other.close()
 
@@ -156,7 +156,7 @@ def test_a_corrupt_sqlite_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
         database.write_now(keep("x"))
     with pytest.raises(Unavailable):
-        kept(database)
+        stored_keys(database)
     database.close()
 
 
@@ -172,12 +172,12 @@ def test_a_restarting_postgres_is_unavailable_until_it_is_back(
         with pytest.raises(Unavailable):
             database.write_now(keep("during"))
         with pytest.raises(Unavailable):
-            kept(database)
+            stored_keys(database)
     finally:
         postgres_server.start()
 
     assert database.write_now(keep("after")) == "after"
-    assert kept(database) == ["after", "before"]
+    assert stored_keys(database) == ["after", "before"]
     database.close()
 
 
@@ -209,15 +209,15 @@ def test_only_one_control_holds_the_lock(migrated_url: str) -> None:
 
 def test_concurrent_posts_with_one_idempotency_key_make_one_job(db: Database) -> None:
     stage = Stage(db)
-    made: list[str] = []
-    threads = [threading.Thread(target=lambda: made.append(stage.submitted("key").job.id)) for _ in range(20)]
+    job_ids: list[str] = []
+    threads = [threading.Thread(target=lambda: job_ids.append(stage.submitted("key").job.id)) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert len(made) == 20
-    assert len(set(made)) == 1
+    assert len(job_ids) == 20
+    assert len(set(job_ids)) == 1
 
 
 VERSION_29 = (

@@ -22,7 +22,7 @@ def test_a_job_goes_from_submit_to_succeeded(stage: Stage) -> None:
     worker.logs(1, loss=2.0)
     worker.checkpoints(1)
     worker.logs(2, loss=1.5, lr=0.1)
-    done = worker.finishes()
+    effects = worker.finishes()
 
     row = stage.job(job)
     assert (row.state, row.reason, row.attempt) == (JobState.SUCCEEDED, Reason.COMPLETED, 1)
@@ -31,7 +31,7 @@ def test_a_job_goes_from_submit_to_succeeded(stage: Stage) -> None:
     assert json.loads(row.metrics or "") == {"loss": 1.5, "lr": 0.1}
     assert row.running_ms == 1000
     assert row.finished_at == stage.now
-    assert done.replies[worker.claim].closed
+    assert effects.replies[worker.claim].closed
 
 
 def test_only_the_first_claim_is_granted(stage: Stage) -> None:
@@ -181,9 +181,9 @@ def test_a_job_that_finishes_before_its_cancel_keeps_its_outputs(stage: Stage) -
 def test_outputs_outside_the_folder_of_the_attempt_are_refused(stage: Stage, outputs: str) -> None:
     job, worker = stage.running()
 
-    done = worker.ends("finished", outputs=outputs)
+    effects = worker.ends("finished", outputs=outputs)
 
-    assert (stage.job(job).state, stage.job(job).outputs, done.counts.events_dead) == (JobState.SUCCEEDED, None, 1)
+    assert (stage.job(job).state, stage.job(job).outputs, effects.counts.events_dead) == (JobState.SUCCEEDED, None, 1)
 
 
 def test_a_crash_is_retried_until_max_attempts(stage: Stage) -> None:
@@ -294,11 +294,11 @@ def test_a_succeeded_job_cannot_be_resumed_and_the_answer_names_fork(stage: Stag
     job, worker = stage.running()
     worker.finishes()
 
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as error:
         stage.resume(job)
 
-    assert "fork" in (refused.value.hint or "")
-    assert refused.value.allowed == ["fork", "delete"]
+    assert "fork" in (error.value.hint or "")
+    assert error.value.allowed == ["fork", "delete"]
 
 
 def test_actions_on_a_job_of_another_project_raise_not_found(stage: Stage) -> None:
@@ -588,7 +588,7 @@ def test_a_job_at_its_time_limit_fails_and_resumes_only_with_a_longer_limit(stag
 
     row = stage.job(job)
     assert (row.state, row.reason) == (JobState.FAILED, Reason.TIME_LIMIT)
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as error:
         stage.resume(job)
-    assert "time_limit" in str(refused.value.hint)
+    assert "time_limit" in str(error.value.hint)
     assert stage.resume(job, Resume(time_limit="1h")).state is JobState.QUEUED

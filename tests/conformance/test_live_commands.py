@@ -123,9 +123,9 @@ def test_a_command_survives_a_pause_and_a_resume_overrides_its_max_steps(stage: 
     number = ask(stage, job, set={**SLOWER, "max_steps": 900})
     stage.pause(job)
     worker.stops()
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as error:
         ask(stage, job, save=True)
-    assert refused.value.state == "paused"
+    assert error.value.state == "paused"
 
     stage.resume(job, Resume(max_steps=500))
 
@@ -137,7 +137,7 @@ def test_a_stopping_job_gets_no_further_commands(stage: Stage) -> None:
     job, _ = stage.running()
     stage.cancel(job)
 
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as error:
         ask(stage, job, save=True)
-    assert refused.value.state == "stopping"
-    assert "do" not in refused.value.allowed
+    assert error.value.state == "stopping"
+    assert "do" not in error.value.allowed

@@ -71,14 +71,14 @@ def costs(stage: Stage, job: JobId) -> dict[str, int]:
 
 def test_placement_and_posts_read_no_more_rows_for_a_longer_queue(stage: Stage) -> None:
     possible, impossible = stage.submit(priority=3), stage.submit(resources={"pool": "nowhere"}, priority=9)
-    done, result = 0, []
+    copy_count, result = 0, []
     for count in (FEW, MANY):
-        stage.write(partial(copy_job, job=possible, first=done + 1, last=count))
-        stage.write(partial(copy_job, job=impossible, first=MANY + done + 1, last=MANY + count))
+        stage.write(partial(copy_job, job=possible, first=copy_count + 1, last=count))
+        stage.write(partial(copy_job, job=impossible, first=MANY + copy_count + 1, last=MANY + count))
         stage.write(lambda conn: conn.execute(text("ANALYZE")))
         stage.place()
         result.append(costs(stage, possible))
-        done = count
+        copy_count = count
 
     assert stage.read(jobs.waiting_counts) == {"capacity": MANY + 3, "no_such_shape": MANY + 1}
     few, many = result
@@ -88,13 +88,13 @@ def test_placement_and_posts_read_no_more_rows_for_a_longer_queue(stage: Stage) 
 def test_finding_unclaimed_attempts_reads_no_more_rows_for_a_longer_queue(stage: Stage) -> None:
     """SQLite scanned all jobs four times per second if its statistics were older than the first attempt."""
     job = stage.submit(resources={"pool": "nowhere"})
-    done, result = 0, []
+    copy_count, result = 0, []
     for count in (FEW, MANY):
-        stage.write(partial(copy_job, job=job, first=done + 1, last=count))
+        stage.write(partial(copy_job, job=job, first=copy_count + 1, last=count))
         stage.write(lambda conn: conn.execute(text("ANALYZE")))
         # `write` uses the connection that ran ANALYZE, because SQLite's other connections keep their old statistics.
         result.append(stage.write(lambda conn: work(conn, queue.unclaimed)))
-        done = count
+        copy_count = count
 
     assert result[1] <= result[0] + FEW
 
@@ -137,7 +137,7 @@ def planned(stage: Stage, slots: int = 1) -> list[Placement]:
     return stage.read(plan_queue).placements
 
 
-def started(stage: Stage, placements: list[Placement]) -> list[JobId]:
+def started_ids(stage: Stage, placements: list[Placement]) -> list[JobId]:
     return stage.write(lambda conn: start(conn, placements, stage.now))
 
 
@@ -145,10 +145,10 @@ def test_a_job_that_has_changed_since_the_plan_is_not_started(stage: Stage) -> N
     job = stage.submit()
     placements = planned(stage)
     stage.pause(job)
-    assert started(stage, placements) == []
+    assert started_ids(stage, placements) == []
     stage.resume(job, Resume(pool="elsewhere"))
 
-    assert started(stage, placements) == []
+    assert started_ids(stage, placements) == []
 
     assert (stage.job(job).state, stage.job(job).attempt) == (JobState.QUEUED, 0)
 
@@ -158,10 +158,10 @@ def test_a_node_that_has_changed_since_the_plan_gets_no_job(stage: Stage) -> Non
     (placement,) = planned(stage)
     node = placement.shares[0].node
     stage.beat_node(node, slots=1, store_ok=False)
-    assert started(stage, [placement]) == []
+    assert started_ids(stage, [placement]) == []
     stage.beat_node(node, boot="boot-2", slots=1)
 
-    assert started(stage, [placement]) == []
+    assert started_ids(stage, [placement]) == []
 
     assert stage.place() == [job]
 
@@ -173,7 +173,7 @@ def test_slots_that_two_plans_assign_go_to_one_job(stage: Stage) -> None:
     (urgent,) = stage.read(plan_queue).placements
     assert (placement.job_id, urgent.job_id) == (first, second)
 
-    assert started(stage, [urgent, placement]) == [second]
+    assert started_ids(stage, [urgent, placement]) == [second]
 
 
 def test_placement_is_planned_again_only_after_the_queue_or_a_node_has_changed(stage: Stage) -> None:

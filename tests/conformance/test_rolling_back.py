@@ -16,7 +16,7 @@ from service.jobs.resume import Resume
 from service.store import checkpoints, commands
 from tests.conformance.acting import Stage, Worker
 from tests.conformance.test_live_commands import ask, does
-from tests.conformance.test_rotation import kept
+from tests.conformance.test_rotation import statuses
 
 
 def paused(stage: Stage, *steps: int, best: int = 0) -> tuple[JobId, dict[int, CheckpointId], Worker]:
@@ -39,7 +39,7 @@ def test_a_resume_from_an_older_checkpoint_offers_no_newer_checkpoint(stage: Sta
 
     row = stage.resume(job, Resume(checkpoint=ids[5]))
 
-    assert (row.state, kept(stage, job)) == (
+    assert (row.state, statuses(stage, job)) == (
         JobState.QUEUED,
         {"1/15": "deleting", "1/10": "deleting", "1/5": "committed"},
     )
@@ -78,13 +78,13 @@ def named(stage: Stage, job: JobId, step: int) -> CheckpointId:
 
 def test_a_resume_from_the_best_checkpoint_may_lower_max_steps_down_to_it(stage: Stage) -> None:
     job, _, _ = paused(stage, 5, 10, 15, best=10)
-    with pytest.raises(InvalidSpec) as refused:
+    with pytest.raises(InvalidSpec) as error:
         stage.resume(job, Resume(checkpoint="best", max_steps=9))
-    assert refused.value.problems[0].pointer == "/max_steps"
+    assert error.value.problems[0].pointer == "/max_steps"
 
     stage.resume(job, Resume(checkpoint="best", max_steps=12))
 
-    assert kept(stage, job) == {"1/15": "deleting", "1/10": "committed", "1/5": "committed"}
+    assert statuses(stage, job) == {"1/15": "deleting", "1/10": "committed", "1/5": "committed"}
 
 
 def test_a_resume_that_would_delete_a_checkpoint_in_use_is_refused(stage: Stage) -> None:
@@ -100,7 +100,7 @@ def test_a_resume_that_would_delete_a_checkpoint_in_use_is_refused(stage: Stage)
         stage.resume(job, Resume(checkpoint=ids[5]))
     assert (pinned.value.code, ids[10] in pinned.value.message) == ("checkpoint_pinned", True)
 
-    assert "deleting" not in kept(stage, job).values()
+    assert "deleting" not in statuses(stage, job).values()
     assert stage.job(job).state is before.state
 
 
@@ -110,7 +110,7 @@ def test_a_pinned_checkpoint_can_be_resumed_from(stage: Stage) -> None:
 
     stage.resume(job, Resume(checkpoint=ids[5]))
 
-    assert kept(stage, job) == {"1/10": "deleting", "1/5": "committed"}
+    assert statuses(stage, job) == {"1/10": "deleting", "1/5": "committed"}
 
 
 def test_a_checkpoint_that_the_job_does_not_have_is_refused_with_a_pointer(stage: Stage) -> None:
@@ -119,9 +119,9 @@ def test_a_checkpoint_that_the_job_does_not_have_is_refused_with_a_pointer(stage
     stage.write(lambda conn: drop(conn, "default", job, ids[10], stage.now))
 
     def refusal(checkpoint: str) -> tuple[str, str]:
-        with pytest.raises(InvalidSpec) as refused:
+        with pytest.raises(InvalidSpec) as error:
             stage.resume(job, Resume(checkpoint=checkpoint))
-        return refused.value.problems[0].pointer, refused.value.problems[0].code
+        return error.value.problems[0].pointer, error.value.problems[0].code
 
     assert refusal(new_checkpoint_id()) == refusal(others[5]) == ("/checkpoint", "unknown_checkpoint")
     assert refusal(ids[10]) == ("/checkpoint", "checkpoint_gone")
@@ -149,7 +149,7 @@ def test_a_queued_or_active_job_accepts_no_resume_from_another_checkpoint(stage:
     with pytest.raises(Conflict) as stopping:
         stage.resume(job, Resume(checkpoint=ids[5]))
     assert stopping.value.state == "stopping"
-    assert kept(stage, job) == {"1/15": "deleting", "1/10": "committed", "1/5": "committed"}
+    assert statuses(stage, job) == {"1/15": "deleting", "1/10": "committed", "1/5": "committed"}
 
 
 def test_a_succeeded_job_is_not_resumed_from_an_older_checkpoint(stage: Stage) -> None:
@@ -158,7 +158,7 @@ def test_a_succeeded_job_is_not_resumed_from_an_older_checkpoint(stage: Stage) -
     worker.checkpoints(10)
     worker.finishes()
 
-    with pytest.raises(Conflict) as refused:
+    with pytest.raises(Conflict) as error:
         stage.resume(job, Resume(checkpoint=named(stage, job, 5)))
 
-    assert "fork" in (refused.value.hint or "")
+    assert "fork" in (error.value.hint or "")

@@ -30,7 +30,7 @@ def again(stage: Stage, worker: Worker) -> Worker:
     return stage.claim(worker.job)
 
 
-def kept(stage: Stage, job: JobId) -> dict[str, str]:
+def statuses(stage: Stage, job: JobId) -> dict[str, str]:
     """Returns the status of each checkpoint by attempt and step, newest first."""
     rows = stage.read(lambda conn: checkpoints.of_job(conn, job))
     return {f"{row.attempt}/{row.step}": row.status for row in rows}
@@ -48,10 +48,15 @@ def test_earlier_checkpoints_stay_until_the_new_attempt_has_saved_a_checkpoint(s
     worker.says_running()
 
     # Control does not delete surplus checkpoints of the newest attempt, because training does so and reports it.
-    assert kept(stage, worker.job) == {"1/15": "committed", "1/10": "committed", "1/5": "committed"}
+    assert statuses(stage, worker.job) == {"1/15": "committed", "1/10": "committed", "1/5": "committed"}
     worker.checkpoints(20)
 
-    assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "committed", "1/10": "deleting", "1/5": "deleting"}
+    assert statuses(stage, worker.job) == {
+        "2/20": "committed",
+        "1/15": "committed",
+        "1/10": "deleting",
+        "1/5": "deleting",
+    }
 
 
 def test_the_best_checkpoint_is_not_rotated(stage: Stage) -> None:
@@ -60,7 +65,7 @@ def test_the_best_checkpoint_is_not_rotated(stage: Stage) -> None:
     worker.checkpoints(20)
     worker.checkpoints(25)
 
-    assert kept(stage, worker.job) == {
+    assert statuses(stage, worker.job) == {
         "2/25": "committed", "2/20": "committed", "1/15": "deleting", "1/10": "deleting", "1/5": "committed",
     }  # fmt: skip
 
@@ -72,11 +77,11 @@ def test_control_does_not_rotate_checkpoints_of_a_running_attempt(stage: Stage) 
     for step in (20, 25, 30):
         worker.checkpoints(step)
 
-    assert {name for name, status in kept(stage, worker.job).items() if status == "committed"} == {
+    assert {name for name, status in statuses(stage, worker.job).items() if status == "committed"} == {
         "2/30", "2/25", "2/20",
     }  # fmt: skip
     again(stage, worker)
-    assert kept(stage, worker.job)["2/20"] == "committed"
+    assert statuses(stage, worker.job)["2/20"] == "committed"
 
 
 def test_a_checkpoint_that_is_being_deleted_is_not_offered(stage: Stage) -> None:
@@ -110,21 +115,21 @@ def test_old_checkpoints_stay_until_all_nodes_of_the_attempt_run(stage: Stage) -
     quick.says_running()
 
     quick.checkpoints(20)
-    assert "deleting" not in kept(stage, job).values()
+    assert "deleting" not in statuses(stage, job).values()
 
     stage.claim(job, source=1).says_running()
     quick.checkpoints(25)
-    assert list(kept(stage, job).values()) == ["committed"] * 2 + ["deleting"] * 3
+    assert list(statuses(stage, job).values()) == ["committed"] * 2 + ["deleting"] * 3
 
 
 def test_checkpoints_over_the_limit_are_deleted_when_the_attempt_ends(stage: Stage) -> None:
     worker = again(stage, first_attempt(stage))
     worker.checkpoints(20)
-    assert "deleting" not in kept(stage, worker.job).values()
+    assert "deleting" not in statuses(stage, worker.job).values()
 
     worker.fails()
 
-    assert list(kept(stage, worker.job).values()) == ["committed", "committed", "deleting", "deleting"]
+    assert list(statuses(stage, worker.job).values()) == ["committed", "committed", "deleting", "deleting"]
 
 
 @pytest.mark.parametrize(("metric", "kept_of_the_first"), [("loss", ["1/10", "1/5"]), ("accuracy", ["1/15", "1/10"])])
@@ -142,7 +147,7 @@ def test_the_best_checkpoints_of_an_earlier_attempt_stay(
     worker.says_running()
     worker.checkpoints(20)
 
-    of_the_first = [name for name, status in kept(stage, worker.job).items() if status == "committed"][1:]
+    of_the_first = [name for name, status in statuses(stage, worker.job).items() if status == "committed"][1:]
     assert of_the_first == kept_of_the_first
 
 
@@ -158,7 +163,7 @@ def test_a_better_checkpoint_replaces_a_worse_checkpoint_of_an_earlier_attempt(s
     for step, score in ((15, 0.4), (20, 0.2)):
         worker.checkpoints(step, score=score)
 
-    assert kept(stage, worker.job) == {
+    assert statuses(stage, worker.job) == {
         "2/20": "committed", "2/15": "committed", "1/10": "deleting", "1/5": "committed",
     }  # fmt: skip
 
@@ -168,7 +173,7 @@ def test_without_a_limit_no_checkpoint_is_deleted(stage: Stage) -> None:
     worker.says_running()
     worker.checkpoints(20)
 
-    assert set(kept(stage, worker.job).values()) == {"committed"}
+    assert set(statuses(stage, worker.job).values()) == {"committed"}
 
 
 def test_a_corrupt_checkpoint_does_not_count_towards_the_limit(stage: Stage) -> None:
@@ -177,7 +182,12 @@ def test_a_corrupt_checkpoint_does_not_count_towards_the_limit(stage: Stage) -> 
     worker.checkpoints(15, path=f"jobs/{worker.job}/attempts/1/checkpoint-15", status="corrupt")
     worker.checkpoints(20)
 
-    assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "corrupt", "1/10": "committed", "1/5": "deleting"}
+    assert statuses(stage, worker.job) == {
+        "2/20": "committed",
+        "1/15": "corrupt",
+        "1/10": "committed",
+        "1/5": "deleting",
+    }
 
 
 @pytest.mark.own_statement
@@ -197,7 +207,7 @@ def test_a_healed_checkpoint_is_offered_again_and_a_deleted_checkpoint_is_not(st
         (15, True),
         (10, True),
     ]
-    assert kept(stage, worker.job) == {"1/15": "committed", "1/10": "corrupt", "1/5": "deleted"}
+    assert statuses(stage, worker.job) == {"1/15": "committed", "1/10": "corrupt", "1/5": "deleted"}
 
 
 def test_a_checkpoint_folder_is_deleted_before_its_row_is_marked_deleted(stage: Stage, tmp_path: Path) -> None:
@@ -219,7 +229,7 @@ def test_a_checkpoint_folder_is_deleted_before_its_row_is_marked_deleted(stage: 
     assert not any(folder.exists() for folder in folders)
     stage.write(lambda conn: checkpoints.mark_deleted(conn, rows))
 
-    assert list(kept(stage, worker.job).values()) == ["committed", "committed", "deleted", "deleted"]
+    assert list(statuses(stage, worker.job).values()) == ["committed", "committed", "deleted", "deleted"]
     assert stage.read(checkpoints.deleting) == []
 
 
@@ -236,8 +246,8 @@ def test_unreported_checkpoints_of_a_lost_attempt_are_deleted_after_a_day(stage:
     stage.write(lambda conn: checkpoints.mark_deleted(conn, checkpoints.deleting(conn)))
 
     def prune() -> list[Path]:
-        lost = stage.read(lambda conn: attempts.lost_between(conn, *late_window(stage.now)))
-        return [tmp_path / folder for folder in prune_late(tmp_path, lost)]
+        lost_attempts = stage.read(lambda conn: attempts.lost_between(conn, *late_window(stage.now)))
+        return [tmp_path / folder for folder in prune_late(tmp_path, lost_attempts)]
 
     assert prune() == []
     stage.later(86_400 + 1)

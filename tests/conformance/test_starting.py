@@ -13,7 +13,7 @@ from service.jobs.resume import Resume
 from service.jobs.start_checkpoint import CheckpointInUse
 from service.store import checkpoints
 from tests.conformance.acting import Stage, Worker
-from tests.conformance.test_rotation import TWO, again, kept
+from tests.conformance.test_rotation import TWO, again, statuses
 
 
 def offered(worker: Worker) -> list[tuple[int, JobId | None]]:
@@ -34,9 +34,9 @@ def delete_job(stage: Stage, job: JobId) -> None:
 
 
 def test_a_job_gets_the_source_jobs_checkpoint_until_it_has_its_own(stage: Stage) -> None:
-    done = with_checkpoints(stage, 5, 10)
-    done.finishes()
-    other = done.job
+    source_worker = with_checkpoints(stage, 5, 10)
+    source_worker.finishes()
+    other = source_worker.job
     job = stage.submit(training=TWO, resume_from={"job": other})
     stage.place()
     first = stage.claim(job)
@@ -60,11 +60,16 @@ def test_a_source_job_keeps_the_checkpoint_that_another_job_starts_from(stage: S
     after = again(stage, worker)
     after.says_running()
     after.checkpoints(20)
-    assert kept(stage, worker.job) == {"2/20": "committed", "1/15": "committed", "1/10": "deleting", "1/5": "committed"}
+    assert statuses(stage, worker.job) == {
+        "2/20": "committed",
+        "1/15": "committed",
+        "1/10": "deleting",
+        "1/5": "committed",
+    }
 
     stage.cancel(job)
     after.checkpoints(25)
-    assert kept(stage, worker.job)["1/5"] == "deleting"
+    assert statuses(stage, worker.job)["1/5"] == "deleting"
 
 
 def test_training_gets_the_list_of_its_checkpoints_that_others_start_from(stage: Stage) -> None:

@@ -111,16 +111,16 @@ def _listed(stage: Stage, limit: int, sort: Sort = "-created", **filters: object
 
 
 def test_the_pages_of_every_order_make_the_whole_list(stage: Stage) -> None:
-    made = []
+    job_ids = []
     for number in range(9):
         stage.later(1)
         names = {"name": f"n{number % 3}"} if number % 4 else {}
-        made.append(stage.submit(priority=number % 3, **names))
+        job_ids.append(stage.submit(priority=number % 3, **names))
     stage.submit(project="theirs")
-    for job in made[::2]:
+    for job in job_ids[::2]:
         stage.cancel(job)
 
-    rows = {job: stage.job(job) for job in made}
+    rows = {job: stage.job(job) for job in job_ids}
     keys: dict[str, Callable[[JobId], Any]] = {
         "created": lambda job: job,
         "priority": lambda job: (rows[job].priority, job),
@@ -128,10 +128,10 @@ def test_the_pages_of_every_order_make_the_whole_list(stage: Stage) -> None:
     }
     both = (JobState.CANCELLED, JobState.QUEUED)
     for sort, limit in product(get_args(Sort), (1, 3, 100)):
-        expected = sorted(made, key=keys[sort.lstrip("-")], reverse=sort.startswith("-"))
+        expected = sorted(job_ids, key=keys[sort.lstrip("-")], reverse=sort.startswith("-"))
         assert _listed(stage, limit, sort) == expected, (sort, limit)
         assert _listed(stage, limit, sort, states=both) == expected
-        assert _listed(stage, limit, sort, states=both[:1]) == [job for job in expected if job in made[::2]]
+        assert _listed(stage, limit, sort, states=both[:1]) == [job for job in expected if job in job_ids[::2]]
 
 
 @pytest.mark.postgres
@@ -142,14 +142,14 @@ def test_pages_by_name_have_each_job_once_in_a_database_with_a_locale(postgres_s
         migrate(url)
         db = Database(url)
         stage = Stage(db)
-        made = {name: stage.submit(name=name) for name in ("a", "B", "c", "D", "é", "f", "_x", "10", "9")}
+        ids_by_name = {name: stage.submit(name=name) for name in ("a", "B", "c", "D", "é", "f", "_x", "10", "9")}
         for name in ("a", "B", "é", "9"):
-            stage.cancel(made[name])
+            stage.cancel(ids_by_name[name])
 
         for sort in ("name", "-name"):
             whole_list = _listed(stage, 100, sort)
             assert _listed(stage, 2, sort, states=(JobState.CANCELLED, JobState.QUEUED)) == whole_list
-            assert sorted(whole_list) == sorted(made.values())
+            assert sorted(whole_list) == sorted(ids_by_name.values())
         db.close()
 
 
@@ -159,8 +159,8 @@ def test_a_new_database_with_another_encoding_than_utf8_is_refused(
     encoding: str, postgres_server: PostgresServer
 ) -> None:
     options = f"ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
-    refused = pytest.raises(SettingsError, match=f"encoding {encoding}.*ENCODING 'UTF8'")
-    with postgres_server.database(template="template0", options=options) as url, refused:
+    refusal = pytest.raises(SettingsError, match=f"encoding {encoding}.*ENCODING 'UTF8'")
+    with postgres_server.database(template="template0", options=options) as url, refusal:
         migrate(url)
 
 
@@ -177,15 +177,15 @@ def test_filters_narrow_the_list(stage: Stage) -> None:
 
 
 def test_the_jobs_of_a_tag_in_many_states_are_listed_page_by_page(stage: Stage) -> None:
-    made = [stage.submit(tags=["x"]) for _ in range(9)]
-    for job in made[::2]:
+    job_ids = [stage.submit(tags=["x"]) for _ in range(9)]
+    for job in job_ids[::2]:
         stage.cancel(job)
     stage.cancel(stage.submit(tags=["y"]))
 
-    assert _listed(stage, 2, tag="x") == made[::-1]
-    assert _listed(stage, 2, "created", tag="x") == made
-    assert _listed(stage, 2, tag="x", states=(JobState.CANCELLED, JobState.QUEUED)) == made[::-1]
-    assert _listed(stage, 2, "-priority", tag="x", states=(JobState.CANCELLED,)) == made[::-2]
+    assert _listed(stage, 2, tag="x") == job_ids[::-1]
+    assert _listed(stage, 2, "created", tag="x") == job_ids
+    assert _listed(stage, 2, tag="x", states=(JobState.CANCELLED, JobState.QUEUED)) == job_ids[::-1]
+    assert _listed(stage, 2, "-priority", tag="x", states=(JobState.CANCELLED,)) == job_ids[::-2]
 
 
 @pytest.mark.parametrize("states", [(), (JobState.SUCCEEDED,)])
@@ -343,8 +343,8 @@ def test_only_one_checkpoint_is_best_and_deleted_checkpoints_are_not_offered(sta
 def test_a_checkpoint_outside_the_folder_of_its_attempt_is_refused(stage: Stage) -> None:
     job, worker = stage.running()
     for path in ("/etc/passwd", f"jobs/{job}/attempts/2/checkpoint-1", f"jobs/{job}/attempts/1/../../../x"):
-        done = worker.checkpoints(1, path=path)
-        assert done.counts.events_dead == 1
+        effects = worker.checkpoints(1, path=path)
+        assert effects.counts.events_dead == 1
 
     assert stage.read(lambda conn: checkpoints.of_job(conn, job)) == []
     assert len(stage.read(lambda conn: conn.execute(select(dead_events)).all())) == 3
@@ -412,9 +412,9 @@ def test_events_that_cannot_be_parsed_are_set_aside_and_delay_no_others(stage: S
     ]
     raw["events"] = [good, huge, *odd, {**good, "seq": 7, "kind": "from_the_future", "data": {"a": "\ud800"}}]
 
-    done = worker.send_entries([json.dumps(raw).encode(), b"not json", b'{"job": 1}'])
+    effects = worker.send_entries([json.dumps(raw).encode(), b"not json", b'{"job": 1}'])
 
-    assert (done.watermarks[job, 1, 0], done.counts.events_dead) == (7, 6)
+    assert (effects.watermarks[job, 1, 0], effects.counts.events_dead) == (7, 6)
     kinds = [(event.seq, event.kind) for event in stage.events(job) if event.source == 0]
     assert kinds == [(1, "state"), (2, "log"), (3, "gap"), (4, "gap"), (5, "gap"), (6, "gap"), (7, "from_the_future")]
     assert all(json.loads(event.as_json()) for event in stage.events(job))

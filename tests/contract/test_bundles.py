@@ -110,10 +110,10 @@ def test_the_files_of_a_bundle_are_listed_in_order() -> None:
     ids=lambda value: "zip" if isinstance(value, bytes) else None,
 )  # fmt: skip
 def test_a_bad_bundle_is_refused_with_a_pointer_to_the_bad_entry(made: Made, pointer: str, code: str) -> None:
-    with pytest.raises(InvalidBundle) as refused:
+    with pytest.raises(InvalidBundle) as error:
         look(made() if callable(made) else made)
 
-    assert (pointer, code) in [(problem.pointer, problem.code) for problem in refused.value.problems]
+    assert (pointer, code) in [(problem.pointer, problem.code) for problem in error.value.problems]
 
 
 def test_a_zip_inside_a_bundle_is_accepted_and_counts_towards_its_limits() -> None:
@@ -130,10 +130,10 @@ def test_a_small_file_with_a_high_compression_ratio_is_accepted() -> None:
 
 
 def test_all_problems_of_a_bundle_are_reported_at_once() -> None:
-    with pytest.raises(InvalidBundle) as refused:
+    with pytest.raises(InvalidBundle) as error:
         look(packed(("../a.py", ""), ("json.py", ""), ("b.py", "")))
 
-    assert [problem.code for problem in refused.value.problems] == ["path_outside_bundle", "name_taken"]
+    assert [problem.code for problem in error.value.problems] == ["path_outside_bundle", "name_taken"]
 
 
 def test_modules_of_a_bundle_are_the_names_that_python_can_import() -> None:

@@ -39,9 +39,9 @@ def test_a_malformed_list_of_allowed_variables_is_refused_at_start_up(text: str)
 
 def test_secrets_are_variables_with_a_prefix_and_a_minimum_length() -> None:
     assert secrets_of({"FOOTPLATE_SECRET_TOKEN": "hunter22", "TOKEN": "x"}) == {"TOKEN": "hunter22"}
-    with pytest.raises(SettingsError, match="6 characters") as refused:
+    with pytest.raises(SettingsError, match="6 characters") as error:
         secrets_of({"FOOTPLATE_SECRET_TOKEN": "abc"})
-    assert "abc" not in refused.value.message
+    assert "abc" not in error.value.message
     with pytest.raises(SettingsError):
         secrets_of({"FOOTPLATE_SECRET_LD_PRELOAD": "/tmp/evil.so"})
 

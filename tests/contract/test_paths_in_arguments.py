@@ -54,10 +54,10 @@ def test_every_text_argument_is_classified_as_path_or_not(name: str) -> None:
 def test_a_spec_cannot_set_an_argument_that_names_a_path(name: str) -> None:
     assert name in {**OBJECTS_ONLY, **IN_SCRIPTS_ONLY, **SERVER_OWNED}
 
-    with pytest.raises(InvalidSpec) as refused:
+    with pytest.raises(InvalidSpec) as error:
         read_arguments({name: "/etc/passwd"})
 
-    (problem,) = refused.value.problems
+    (problem,) = error.value.problems
     assert problem.pointer == f"/training/{name}"
     assert problem.hint
 

@@ -20,9 +20,9 @@ from worker.settings import WorkerSettings
 @pytest.fixture
 def store(s3: S3Server, request: pytest.FixtureRequest) -> RemoteStore:
     """Returns a store for one test, with the probe file by which nodes recognize the service's bucket."""
-    made = RemoteStore(f"s3://shelf/{request.node.name.replace('[', '-').replace(']', '')}")
-    made.write(b"ours", layout.PROBE)
-    return made
+    remote_store = RemoteStore(f"s3://shelf/{request.node.name.replace('[', '-').replace(']', '')}")
+    remote_store.write(b"ours", layout.PROBE)
+    return remote_store
 
 
 def test_an_uploaded_file_can_be_read_back_whole_and_in_ranges(store: RemoteStore, tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ class Some(Settings):
 
 
 def test_a_misspelt_variable_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         Some.from_environment({"FOOTPLATE_LEASE_SECOND": "300", "FOOTPLATE_LEASE_SECONDS": "soon"})
 
-    assert "FOOTPLATE_LEASE_SECOND is not a setting: did you mean FOOTPLATE_LEASE_SECONDS?" in refused.value.message
-    assert "FOOTPLATE_LEASE_SECONDS='soon'" in refused.value.message
+    assert "FOOTPLATE_LEASE_SECOND is not a setting: did you mean FOOTPLATE_LEASE_SECONDS?" in error.value.message
+    assert "FOOTPLATE_LEASE_SECONDS='soon'" in error.value.message
 
 
 def test_an_unknown_port_variable_is_refused_unless_kubernetes_sets_it() -> None:
@@ -78,11 +78,11 @@ def test_the_older_name_of_a_setting_is_read_with_a_warning(caplog: pytest.LogCa
     ],
 )
 def test_a_value_that_could_never_work_is_refused_by_name(program: type[Settings], name: str, value: str) -> None:
-    with pytest.raises(SettingsError, match=f"FOOTPLATE_{name}") as refused:
+    with pytest.raises(SettingsError, match=f"FOOTPLATE_{name}") as error:
         program.from_environment({f"FOOTPLATE_{name}": value})
 
-    assert "password" not in refused.value.message.replace("user:password@host/name", "")
-    assert "0123456789" not in refused.value.message
+    assert "password" not in error.value.message.replace("user:password@host/name", "")
+    assert "0123456789" not in error.value.message
 
 
 def test_origins_and_urls_of_databases_that_work_are_accepted() -> None:

@@ -17,12 +17,12 @@ def test_the_built_docs_site_has_every_page_and_loads_nothing_from_other_servers
     """A broken link, an unknown anchor or an unlisted page fails the build. One test, because a build takes seconds."""
     site = tmp_path / "html"
     build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", tmp_path / "cache"]
-    done = subprocess.run([*build, "docs", site], cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([*build, "docs", site], cwd=REPOSITORY, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
     pages = {path.relative_to(REPOSITORY / "docs").with_suffix("") for path in (REPOSITORY / "docs").rglob("*.md")}
-    built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
-    assert pages - built == {Path("decisions/template")}
+    built_pages = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
+    assert pages - built_pages == {Path("decisions/template")}
 
     loads = re.compile(r"<(?:script|img|source|iframe)[^>]*\"https?://[^>]*>|<link[^>]*stylesheet[^>]*https?://[^>]*>")
     styles = re.compile(r"(?:@import|url\()[^;)]*https?://")

@@ -39,9 +39,9 @@ def test_an_example_without_its_packages_names_the_extra_to_install(script: Path
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
-    made = runpy.run_path(str(REPOSITORY / "docs/generate.py"))["pages"]()
+    pages = runpy.run_path(str(REPOSITORY / "docs/generate.py"))["pages"]()
 
-    for name, text in made.items():
+    for name, text in pages.items():
         assert (REPOSITORY / "docs" / name).read_text() == text, (
             f"docs/{name} is out of date: run `PYTHONPATH=. .venv/bin/python docs/generate.py`, or `make fix`, "
             "and commit what it changes"

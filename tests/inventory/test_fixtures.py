@@ -32,7 +32,7 @@ def test_a_program_forked_from_the_template_behaves_like_a_started_program(
     processes: Processes, tmp_path: Path
 ) -> None:
     """Each program waits for a database that does not answer, while the test reads the program's /proc entries."""
-    port, started, descriptions = free_port(), [], []
+    port, programs, descriptions = free_port(), [], []
     setting = {"FOOTPLATE_DATABASE": f"postgresql+psycopg://user@127.0.0.1:{port}/none", "FOOTPLATE_HOME": tmp_path}
     for environ in (setting, {**setting, "PYTHONHASHSEED": "1"}):
         with socket.create_server(("127.0.0.1", port)) as database:
@@ -44,10 +44,10 @@ def test_a_program_forked_from_the_template_behaves_like_a_started_program(
             environment = {line for line in (about / "environ").read_bytes().split(b"\0") if line[:10] != b"PYTHONHASH"}
             words = (about / "cmdline").read_bytes().rstrip(b"\0")
             links = [os.readlink(about / name) for name in ("cwd", "fd/0")]
-        started.append(process)
+        programs.append(process)
         descriptions.append((os.getsid(process.pid) - process.pid, words, links, environment, process.wait(60)))
 
-    forked, fresh = started
+    forked, fresh = programs
     assert isinstance(forked.popen, Forked)
     assert not isinstance(fresh.popen, Forked), "a variable that imports read must have its effect"
     assert descriptions[0] == descriptions[1]

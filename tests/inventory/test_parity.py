@@ -33,8 +33,8 @@ DECLINED = declined.NEVER_CALLED
 
 
 def default(field: Any) -> Any:
-    made = field.default_factory
-    return made() if made is not dataclasses.MISSING else field.default
+    factory = field.default_factory
+    return factory() if factory is not dataclasses.MISSING else field.default
 
 
 # Arguments

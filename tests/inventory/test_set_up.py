@@ -103,11 +103,11 @@ def test_make_up_installs_the_extras_that_its_arguments_name() -> None:
 def test_make_up_refuses_an_extra_that_does_not_exist() -> None:
     command = ["make", f"--old-file={sys.prefix}/.ready", f"VENV={sys.prefix}", "up", "ARGS=--extras trl,hff"]
 
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
 
-    assert done.returncode == 2
-    assert "no extra 'hff'. The extras are: " in done.stderr
-    assert "trl" in done.stderr.partition("The extras are: ")[2]
+    assert process.returncode == 2
+    assert "no extra 'hff'. The extras are: " in process.stderr
+    assert "trl" in process.stderr.partition("The extras are: ")[2]
 
 
 def test_a_folder_named_like_the_project_does_not_hide_it_from_a_script_beside_it(tmp_path: Path) -> None:
