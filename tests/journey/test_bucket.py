@@ -39,14 +39,14 @@ def test_a_job_continues_on_a_node_that_fetches_its_checkpoints(system: System, 
     job = system.submit(KEEPS_TWO, callbacks=[early.at(35)])
     system.until_reached(job, early, 35)
     system.until_checkpoint(job, 30, within=60)
-    [ran] = system.get(f"/jobs/{job}/attempts")["data"][0]["nodes"]
-    system.nodes[int(ran["name"].removeprefix("node-"))].signal(signal.SIGKILL)
-    shutil.rmtree(system.folder / ran["name"], ignore_errors=True)
+    [first_node] = system.get(f"/jobs/{job}/attempts")["data"][0]["nodes"]
+    system.nodes[int(first_node["name"].removeprefix("node-"))].signal(signal.SIGKILL)
+    shutil.rmtree(system.folder / first_node["name"], ignore_errors=True)
     training_continues_while_the_bucket_is_unreachable(system, s3, quiet, late)
 
-    done, expected = (system.until_settled(job_id, within=90) for job_id in (job, quiet))
+    final_job, expected = (system.until_settled(job_id, within=90) for job_id in (job, quiet))
 
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert (final_job["state"], final_job["attempt"]) == ("succeeded", 2), final_job["error"]
     assert (expected["state"], expected["attempt"]) == ("succeeded", 1), expected["error"]
     assert system.losses(job) == system.losses(quiet)
     assert system.final_weights(job) == system.final_weights(quiet)
@@ -57,7 +57,7 @@ def test_a_job_continues_on_a_node_that_fetches_its_checkpoints(system: System, 
     files_are_readable_and_deleted_with_the_job(system, job)
     a_fork_starts_from_the_bucket(system, quiet)
     a_job_that_waits_for_the_bucket_can_be_cancelled(system, s3)
-    node = next(number for number in (1, 2) if f"node-{number}" != ran["name"])
+    node = next(number for number in (1, 2) if f"node-{number}" != first_node["name"])
     assert system.nodes[node].terminate(30) == 0
     assert os.listdir(system.folder / f"node-{node}" / "work") == []
 

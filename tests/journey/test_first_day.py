@@ -25,9 +25,9 @@ def test_a_repeated_pause_and_resume_give_the_losses_of_an_undisturbed_run(stand
     assert (first.status_code, again.status_code) == (202, 202)
     assert paused["actions"] == ["resume", "fork", "cancel"]
     assert standing.do(job, "resume").status_code == standing.do(job, "resume").status_code == 202
-    done = standing.until_settled(job)
+    final_job = standing.until_settled(job)
 
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    assert (final_job["state"], final_job["attempt"]) == ("succeeded", 2), final_job
     assert standing.until_settled(quiet)["state"] == "succeeded"
     assert standing.losses(job) == standing.losses(quiet)
     assert standing.final_weights(job) == standing.final_weights(quiet)
@@ -45,9 +45,9 @@ def test_a_job_resumed_from_an_older_checkpoint_undoes_a_wrong_learning_rate(sta
     standing.until_state(job, "paused")
     standing.until_settled(quiet)
     assert standing.losses(job)[25] != standing.losses(quiet)[25]
-    saved = {row["step"]: row["id"] for row in standing.get(f"/jobs/{job}/checkpoints")["data"]}
+    checkpoint_ids = {row["step"]: row["id"] for row in standing.get(f"/jobs/{job}/checkpoints")["data"]}
 
-    assert standing.do(job, "resume", {"checkpoint": saved[10]}).status_code == 202
+    assert standing.do(job, "resume", {"checkpoint": checkpoint_ids[10]}).status_code == 202
     assert standing.until_settled(job)["state"] == "succeeded"
 
     assert standing.losses(job) == standing.losses(quiet)
@@ -63,13 +63,13 @@ def curve(system: System, job: str) -> tuple[list[int], list[float]]:
 
 def test_a_fork_continues_its_source_and_a_fork_of_weights_starts_at_step_0(standing: System) -> None:
     job = standing.submit()
-    done = standing.until_settled(job)
-    assert (done["state"], done["actions"]) == ("succeeded", ["fork", "delete"]), done
-    saved = {row["step"]: row["id"] for row in standing.get(f"/jobs/{job}/checkpoints")["data"]}
+    final_job = standing.until_settled(job)
+    assert (final_job["state"], final_job["actions"]) == ("succeeded", ["fork", "delete"]), final_job
+    checkpoint_ids = {row["step"]: row["id"] for row in standing.get(f"/jobs/{job}/checkpoints")["data"]}
 
-    fork = standing.do(job, "fork", {"checkpoint": saved[90]}).json()
+    fork = standing.do(job, "fork", {"checkpoint": checkpoint_ids[90]}).json()
     anew = standing.do(
-        job, "fork", {"checkpoint": saved[90], "mode": "weights", "patch": {"training": {"max_steps": 2}}}
+        job, "fork", {"checkpoint": checkpoint_ids[90], "mode": "weights", "patch": {"training": {"max_steps": 2}}}
     ).json()
 
     assert standing.until_settled(fork["id"])["state"] == "succeeded"

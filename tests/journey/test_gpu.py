@@ -82,9 +82,9 @@ def test_a_job_killed_and_paused_on_a_gpu_ends_bit_equal(system: System) -> None
     system.until_state(job, "paused", within=120)
     system.do(job, "resume")
 
-    done = system.until_settled(job, within=240)
+    final_job = system.until_settled(job, within=240)
 
-    assert done["state"] == "succeeded", done
+    assert final_job["state"] == "succeeded", final_job
     assert system.losses(job) == system.losses(quiet)
     assert weights(system, job) == weights(system, quiet)
     assert_whole(system.events(job))
@@ -104,11 +104,11 @@ def test_a_batch_that_does_not_fit_into_the_gpu_fails_with_what_would_work(syste
     }
 
     job = system.submit(too_large)
-    done = system.until_settled(job, within=180)
+    final_job = system.until_settled(job, within=180)
 
-    assert (done["state"], done["reason"]) == ("failed", "oom"), done
-    assert done["error"]["code"] == "gpu_out_of_memory", done
-    assert "per_device_train_batch_size" in done["error"]["hint"], done
+    assert (final_job["state"], final_job["reason"]) == ("failed", "oom"), final_job
+    assert final_job["error"]["code"] == "gpu_out_of_memory", final_job
+    assert "per_device_train_batch_size" in final_job["error"]["hint"], final_job
 
 
 @pytest.mark.skipif(not (find_spec("bitsandbytes") and find_spec("trl")), reason="needs bitsandbytes and trl")
@@ -123,9 +123,9 @@ def test_qlora_from_a_spec_killed_and_paused_ends_bit_equal(system: System) -> N
     system.until_state(job, "paused", "succeeded", within=120)
     system.do(job, "resume")
 
-    done = system.until_settled(job, within=240)
+    final_job = system.until_settled(job, within=240)
 
-    assert done["state"] == "succeeded", done
+    assert final_job["state"] == "succeeded", final_job
     assert system.losses(job) == system.losses(quiet)
     assert weights(system, job) == weights(system, quiet)
 

@@ -73,10 +73,10 @@ def switch() -> Iterator[Switch]:
         pytest.skip("nodes are network namespaces, and there is no program `ip` here")
     with ExitStack() as stack:
         try:
-            made = Switch(stack)
+            network_switch = Switch(stack)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"nodes are network namespaces, which cannot be made here: {error.stderr.strip()}")
-        yield made
+        yield network_switch
 
 
 @pytest.fixture
@@ -122,14 +122,16 @@ def test_nodes_on_a_real_network_train_together_and_a_cut_off_node_is_lost(syste
     )
     system.until_step(job, 40, within=at_ease(120))
     switch.plug_in(cut)
-    done, expected = (system.until_settled(job_id, within=at_ease(200)) for job_id in (job, other_job))
+    final_job, expected = (system.until_settled(job_id, within=at_ease(200)) for job_id in (job, other_job))
 
-    assert (done["state"], done["attempt"], expected["state"]) == ("succeeded", 2, "succeeded"), done["error"]
+    assert (final_job["state"], final_job["attempt"], expected["state"]) == ("succeeded", 2, "succeeded"), final_job[
+        "error"
+    ]
     assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
-    lost, again = system.get(f"/jobs/{job}/attempts")["data"]
-    assert (lost["reason"], lost["error"]["code"]) == ("node_lost", "node_lost")
-    assert f"heartbeat from node-{cut}" in lost["error"]["message"]
-    assert first[1] not in [node["name"] for node in again["nodes"]]
+    lost_attempt, next_attempt = system.get(f"/jobs/{job}/attempts")["data"]
+    assert (lost_attempt["reason"], lost_attempt["error"]["code"]) == ("node_lost", "node_lost")
+    assert f"heartbeat from node-{cut}" in lost_attempt["error"]["message"]
+    assert first[1] not in [node["name"] for node in next_attempt["nodes"]]
     what = "what ran on the node whose cable was pulled has ended"
     system.until(lambda: not set(zombie) & set(system.training_pids(job)), within=at_ease(60), what=what, job=job)
     assert_whole(system.events(job))
@@ -139,8 +141,8 @@ def test_nodes_on_a_real_network_train_together_and_a_cut_off_node_is_lost(syste
     )
     three = {**TOGETHER, "resources": {"nodes": 3}, "training": {**TOGETHER["training"], "max_steps": 20}}
     wide = system.submit(three)
-    done = system.until_settled(wide, within=at_ease(200))
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), done["error"]
+    final_wide_job = system.until_settled(wide, within=at_ease(200))
+    assert (final_wide_job["state"], final_wide_job["attempt"]) == ("succeeded", 1), final_wide_job["error"]
     events = system.events(wide)
     assert_whole(events)
     assert {event["source"] for event in events if event["kind"] == "done"} == {0, 1, 2}

@@ -64,8 +64,8 @@ class Nodes:
 
     def lose_node(self, job: str, which: int) -> None:
         """Kills a node of the job without any clean-up, waits for the next attempt, and starts a new node."""
-        lost = int(self.system.job(job)["nodes"][which].removeprefix("node-"))
-        self.system.nodes[lost].signal(signal.SIGKILL)
+        node_number = int(self.system.job(job)["nodes"][which].removeprefix("node-"))
+        self.system.nodes[node_number].signal(signal.SIGKILL)
         self.system.until(
             lambda: self.system.job(job)["attempt"] == 2, within=60, what="the job has a second attempt", job=job
         )
@@ -103,13 +103,13 @@ def test_a_sharded_model_continues_bit_equal_on_other_nodes(nodes: Nodes, spec: 
     until_held(system, job, gate)
 
     nodes.lose_node(job, 1)
-    done = system.until_settled(job, within=at_ease(2400 if spec is ZERO else 200))
+    final_job = system.until_settled(job, within=at_ease(2400 if spec is ZERO else 200))
 
     assert (expected["state"], expected["attempt"]) == ("succeeded", 1), expected["error"]
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert (final_job["state"], final_job["attempt"]) == ("succeeded", 2), final_job["error"]
     assert system.losses(job) == system.losses(quiet)
     assert system.final_weights(job) == system.final_weights(quiet)
-    assert done["result"]["best"]["step"] == 10, "only the lost attempt had step 10"
+    assert final_job["result"]["best"]["step"] == 10, "only the lost attempt had step 10"
     events = system.events(job)
     assert_whole(events)
     first = next(event["step"] for event in events if event["kind"] == "log" and event["attempt"] == 2)
@@ -168,9 +168,9 @@ def test_an_own_loop_continues_on_other_nodes_as_if_undisturbed(nodes: Nodes) ->
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded", within=at_ease(60))
     system.do(job, "resume")
-    done = examples.ended(job)
+    final_job = examples.ended(job)
 
-    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
+    assert (paused["state"], final_job["state"], final_job["attempt"]) == ("paused", "succeeded", 3), final_job["error"]
     assert system.losses(job) == system.losses(quiet)
     assert sorted(system.losses(job)) == list(range(1, 13))
     assert_whole(system.events(job))
@@ -184,9 +184,9 @@ def test_a_retried_script_has_the_files_of_all_nodes_on_every_node(nodes: Nodes)
     script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
     spec = examples.with_code("own-loop/script.json", loop=script, resources={"nodes": 2})
     job = system.submit({**spec, "retry": {"on": ["crashed"]}})
-    done = examples.ended(job)
+    final_job = examples.ended(job)
 
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert (final_job["state"], final_job["attempt"]) == ("succeeded", 2), final_job["error"]
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
     assert first["error"]["rank"] == 1
     assert "sys.exit(3)" in first["error"]["message"]

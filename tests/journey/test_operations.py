@@ -80,17 +80,17 @@ def a_story(ground: Ground, here: Processes, elsewhere: Processes, redis: RedisS
     start_node_of(BEFORE, system, slots=3)
     gate = system.gate()
     to_pause = {**SHORTER, "callbacks": [gate.at(15)]}
-    done, quiet, paused, running = (system.submit(spec) for spec in (SHORT_TOY, SHORTER, to_pause, ENDLESS))
+    toy_job, quiet, paused, running = (system.submit(spec) for spec in (SHORT_TOY, SHORTER, to_pause, ENDLESS))
     system.until_reached(paused, gate, 15)
     assert system.do(paused, "pause").status_code == 202
     system.until_state(paused, "paused")
 
     the_service_is_upgraded_under_a_node_of_the_version_before(system, running)
 
-    for job in (done, quiet):
+    for job in (toy_job, quiet):
         assert system.until_settled(job)["state"] == "succeeded"
     ground.paste("Back up", "here")
-    before = {job: what_a_user_reads(system, job) for job in (done, quiet, paused)}
+    before = {job: what_a_user_reads(system, job) for job in (toy_job, quiet, paused)}
     the_node_is_drained(system, running)
     system.kill_everything()
     shutil.rmtree(system.folder)
@@ -110,7 +110,7 @@ def a_story(ground: Ground, here: Processes, elsewhere: Processes, redis: RedisS
     assert system.losses(paused) == system.losses(quiet)
     assert system.final_weights(paused) == system.final_weights(quiet)
     what_ran_at_the_backup_was_lost_and_goes_on(system, running)
-    for job in (done, quiet, paused, running):
+    for job in (toy_job, quiet, paused, running):
         assert_whole(system.events(job))
 
 

@@ -43,8 +43,8 @@ def test_a_job_on_two_nodes_survives_a_lost_node_and_a_pause(system: System) -> 
     first = system.job(job)["nodes"]
 
     # The second node is killed, because the first node has the rendezvous, whose loss is noticed in another way.
-    lost = int(first[1].removeprefix("node-"))
-    system.nodes[lost].signal(signal.SIGKILL)
+    node_number = int(first[1].removeprefix("node-"))
+    system.nodes[node_number].signal(signal.SIGKILL)
     system.until(lambda: system.job(job)["attempt"] == 2, within=60, what="the job has a second attempt", job=job)
     system.until_reached(job, gate, 45)
     assert system.do(job, "do", {"save": True}).status_code == 202
@@ -54,14 +54,14 @@ def test_a_job_on_two_nodes_survives_a_lost_node_and_a_pause(system: System) -> 
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded")
     system.do(job, "resume")
-    done, expected = (system.until_settled(job_id) for job_id in (job, other_job))
+    final_job, expected = (system.until_settled(job_id) for job_id in (job, other_job))
 
-    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
+    assert (paused["state"], final_job["state"], final_job["attempt"]) == ("paused", "succeeded", 3), final_job["error"]
     assert expected["state"] == "succeeded", expected["error"]
     assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     lost_one, second, third = system.get(f"/jobs/{job}/attempts")["data"]
     assert lost_one["reason"] == "node_lost"
-    assert f"heartbeat from node-{lost}" in lost_one["error"]["message"]
+    assert f"heartbeat from node-{node_number}" in lost_one["error"]["message"]
     for attempt in (second, third):
         assert len(attempt["nodes"]) == 2
         assert first[1] not in [node["name"] for node in attempt["nodes"]]

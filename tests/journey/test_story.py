@@ -20,9 +20,9 @@ def test_everything_killed_in_the_middle_and_started_again_ends_bit_equal(system
     until(lambda: system.training_pids(job) == [], within=5, what="training dies with its worker")
     system.redis.start()
     system.start(slots=2)
-    done = system.until_settled(job)
+    final_job = system.until_settled(job)
 
-    assert done["state"] == "succeeded", done
+    assert final_job["state"] == "succeeded", final_job
     assert system.losses(job) == system.losses(quiet)
     assert system.final_weights(job) == system.final_weights(quiet)
     assert_whole(system.events(job))

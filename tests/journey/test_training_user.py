@@ -143,14 +143,14 @@ def hostile(system: System, *others: Path, **more: object) -> JSON:
 
 
 def run(system: System, spec: JSON) -> JSON:
-    done = system.until_settled(system.submit(spec), within=120)
-    assert done["state"] == "succeeded", done
-    return done
+    job = system.until_settled(system.submit(spec), within=120)
+    assert job["state"] == "succeeded", job
+    return job
 
 
-def report(system: System, done: JSON) -> JSON:
+def report(system: System, job: JSON) -> JSON:
     """Returns the report that the hostile code wrote during its attempt."""
-    (path,) = (system.folder / "artifacts" / "jobs" / done["id"]).rglob("report.json")
+    (path,) = (system.folder / "artifacts" / "jobs" / job["id"]).rglob("report.json")
     content: JSON = json.loads(path.read_text())
     return content
 
@@ -168,13 +168,13 @@ def is_usual(*uids: int) -> bool:
 
 
 def test_hostile_code_can_reach_only_its_own_files(system: System) -> None:
-    finished = attempt_of(system, run(system, SHORT_TOY)["id"])
+    finished_folder = attempt_of(system, run(system, SHORT_TOY)["id"])
     other = system.submit(ENDLESS)
     system.until_step(other, 1)
     [victim, *_] = system.training_pids(other)
     at_work = Path(os.readlink(f"/proc/{victim}/cwd"))
 
-    files = (finished / "outputs" / "model.safetensors", finished / "outputs", finished, at_work)
+    files = (finished_folder / "outputs" / "model.safetensors", finished_folder / "outputs", finished_folder, at_work)
     message = report(system, run(system, hostile(system, *files)))
     system.do(other, "cancel", {"mode": "kill"})
 
@@ -193,11 +193,11 @@ def test_without_a_training_user_hostile_code_can_reach_other_files(system: Syst
     """This is the negative control: the same code with FOOTPLATE_TRAINING_USER=root."""
     settings = {"FOOTPLATE_TRAINING_USER": "root", "FOOTPLATE_POOL": ROOTED}
     node = system.start_node(7, **settings)
-    finished = attempt_of(system, run(system, SHORT_TOY)["id"]) / "outputs" / "model.safetensors"
-    spec = hostile(system, finished, resources={"pool": ROOTED})
+    weights_file = attempt_of(system, run(system, SHORT_TOY)["id"]) / "outputs" / "model.safetensors"
+    spec = hostile(system, weights_file, resources={"pool": ROOTED})
     message = report(system, run(system, spec))
     assert any(action.startswith("list ") for action in message["could"])
-    assert f"write {finished}" in message["could"]
+    assert f"write {weights_file}" in message["could"]
     exposed = {row["name"]: row["exposed"] for row in system.get("/nodes")["data"]}
     node.terminate()
 
@@ -215,12 +215,14 @@ def test_without_a_training_user_hostile_code_can_reach_other_files(system: Syst
 
 
 def test_root_owns_files_of_ended_training_in_folders_that_cannot_be_listed(system: System) -> None:
-    done = run(system, {**SHORT_TOY, "training": {**SHORT_TOY["training"], "save_strategy": "steps", "save_steps": 10}})
+    final_job = run(
+        system, {**SHORT_TOY, "training": {**SHORT_TOY["training"], "save_strategy": "steps", "save_steps": 10}}
+    )
 
-    job = system.folder / "artifacts" / "jobs" / done["id"]
+    job = system.folder / "artifacts" / "jobs" / final_job["id"]
     assert owners(job) == {0}, "only root may change files of a finished job"
     assert {stat.S_IMODE(path.stat().st_mode) for path in (job.parent, job, job / "attempts")} == {0o711}
-    assert system.final_weights(done["id"])
+    assert system.final_weights(final_job["id"])
     for closed in ("journals", "run"):
         assert stat.S_IMODE((system.folder / "node-1" / closed).stat().st_mode) == 0o700
 
@@ -230,15 +232,15 @@ def test_an_extension_that_a_bundle_builds_is_reused_by_the_next_job(system: Sys
     model = {"use": "my_op:Net", "args": {"name": "twice", "compiler": "c++"}}
     spec: JSON = {**SHORT_TOY, "model": model, "code": {"bundle": system.upload(FILES)}}
     run(system, spec)
-    built = system.folder / "node-1" / "extensions" / spec["code"]["bundle"]
-    (op,) = built.glob("*/*torch*/*/*.so")
+    extension_folder = system.folder / "node-1" / "extensions" / spec["code"]["bundle"]
+    (op,) = extension_folder.glob("*/*torch*/*/*.so")
     when = op.stat().st_mtime_ns
 
     run(system, spec)
 
     assert op.stat().st_mtime_ns == when
-    assert owners(built) == {0}
-    assert stat.S_IMODE(built.parent.stat().st_mode) == 0o711
+    assert owners(extension_folder) == {0}
+    assert stat.S_IMODE(extension_folder.parent.stat().st_mode) == 0o711
 
 
 def test_a_script_with_a_secret_and_a_home_of_its_own_runs(system: System) -> None:
@@ -251,9 +253,9 @@ home = Path.home()
 Path("outputs").mkdir(exist_ok=True)
 Path("outputs", "told").write_text(f"{getpass.getuser()} {home} {tempfile.gettempdir()}")
 """
-    done = run(system, {"code": code(system, train=text), "loop": {"script": "train.py"}})
+    job = run(system, {"code": code(system, train=text), "loop": {"script": "train.py"}})
 
-    message = (system.folder / "artifacts" / "jobs" / done["id"] / "attempts" / "1" / "outputs" / "told").read_text()
+    message = (system.folder / "artifacts" / "jobs" / job["id"] / "attempts" / "1" / "outputs" / "told").read_text()
     name, home, temporary = message.split()
     assert is_usual(int(name))
     assert home == temporary
@@ -281,8 +283,8 @@ sys.exit(0 if before else 3)
         (system.folder / "node-2").mkdir(mode=0o755)
         system.start_node(2, before=["sh", "-c", 'umask 077; exec "$@"', "sh"], FOOTPLATE_POOL="closed")
         spec = {"code": code(system, train=text), "loop": {"script": "train.py"}, "resources": {"pool": "closed"}}
-        done = run(system, {**spec, "retry": {"on": ["crashed"]}})
+        job = run(system, {**spec, "retry": {"on": ["crashed"]}})
 
-    assert done["attempt"] == 2
-    content = RemoteStore(settings["FOOTPLATE_ARTIFACTS"]).read(f"{layout.outputs_folder(done['id'], 2)}/state/step")
+    assert job["attempt"] == 2
+    content = RemoteStore(settings["FOOTPLATE_ARTIFACTS"]).read(f"{layout.outputs_folder(job['id'], 2)}/state/step")
     assert content.decode() == f"as {ONE};" * 2
