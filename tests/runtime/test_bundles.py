@@ -19,7 +19,7 @@ from footplate.contract.host.bundle_files import Bundle, unpack
 from footplate.contract.lifecycle import Reason
 from footplate.runtime import own_code
 from footplate.runtime.own_code import described
-from tests.support.bundles import kept
+from tests.support.bundles import store_bundle
 from tests.support.own_code import close_bundle
 
 NET = """
@@ -44,7 +44,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     """Returns a function that writes modules and opens them as a bundle: `opened(my_code="…")`."""
 
     def make(**files: str) -> Bundle:
-        sha = kept(tmp_path, {f"{name.replace('__', '/')}.py": text for name, text in files.items()})
+        sha = store_bundle(tmp_path, {f"{name.replace('__', '/')}.py": text for name, text in files.items()})
         return own_code.use(unpack(sha, tmp_path, tmp_path / "scratch"))
 
     yield make

@@ -9,7 +9,7 @@ from pathlib import Path
 from footplate.contract.host.launch import Order
 from footplate.contract.ids import ClaimId, Fence, new_job_id
 from footplate.contract.spec import JobSpec
-from tests.support.bundles import kept
+from tests.support.bundles import store_bundle
 from tests.support.processes import REPOSITORY
 
 PROGRAM = """
@@ -87,7 +87,7 @@ os._exit(run.main(os.open("order.json", os.O_RDONLY), events.detach(), stop, tim
 
 
 def test_a_script_that_raises_loses_no_data_of_open_files_and_stdout(tmp_path: Path) -> None:
-    spec = {"loop": {"script": "train.py"}, "code": {"bundle": kept(tmp_path, {"train.py": FAILING})}}
+    spec = {"loop": {"script": "train.py"}, "code": {"bundle": store_bundle(tmp_path, {"train.py": FAILING})}}
     order = Order(
         job=new_job_id(), attempt=1, fence=Fence(1), claim=ClaimId("claim"), spec=JobSpec.parse(spec).as_json(),
         gpus=[], checkpoints=[], artifacts=tmp_path, data=tmp_path, models=tmp_path, threads=1,

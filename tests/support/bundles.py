@@ -20,7 +20,7 @@ def packed(files: Mapping[str, str | bytes]) -> bytes:
     return archive.getvalue()
 
 
-def kept(artifacts: Path, files: Mapping[str, str | bytes]) -> str:
+def store_bundle(artifacts: Path, files: Mapping[str, str | bytes]) -> str:
     """Puts a bundle into the artifact store, as the service keeps it, and returns its sha256."""
     archive = packed(files)
     sha = sha256(archive).hexdigest()

@@ -72,7 +72,7 @@ def collecting() -> Iterator[Collector]:
         collector.server.server_close()
 
 
-def said(span: Span | Span.Event) -> dict[str, Any]:
+def attributes_of(span: Span | Span.Event) -> dict[str, Any]:
     return {
         attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in span.attributes
     }

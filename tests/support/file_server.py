@@ -4,7 +4,7 @@
         store.files["/rows.jsonl"] = b"…"
         store.redirects["/a"] = "http://…"
 
-`store.asked` has the paths of all requests so far.
+`store.requested_paths` has the paths of all requests so far.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class FileServer:
         """The number of bytes after which the answer for a file ends, although Content-Length is larger."""
         self.lengths: dict[str, str] = {}
         """The Content-Length that is sent for a file instead of the true length."""
-        self.asked: list[str] = []
+        self.requested_paths: list[str] = []
         store = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
-                store.asked.append(self.path)
+                store.requested_paths.append(self.path)
                 status = store.statuses.get(path) or (
                     302 if path in store.redirects else 200 if path in store.files else 404
                 )

@@ -38,7 +38,7 @@ class Hub:
         self.tokens: set[str | None] = set()
         self.gate = threading.Event()
         self.gate.set()
-        self.asked = threading.Event()
+        self.commit_arrived = threading.Event()
         """Set when the first commit has arrived, which may wait at the gate."""
         self.refuses = False
         self.at_once = 0
@@ -60,7 +60,7 @@ class Hub:
     def commit(self, name: str, branch: str, lines: list[dict[str, Any]]) -> dict[str, Any] | None:
         self._waiting += 1
         self.at_once = max(self.at_once, self._waiting)
-        self.asked.set()
+        self.commit_arrived.set()
         assert self.gate.wait(60)
         self._waiting -= 1
         if self.refuses:

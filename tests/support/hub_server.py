@@ -5,7 +5,7 @@
     hub.environment                                                 the settings of nodes
     hub.gate("models/me/tiny")                                      answers 403 to requests without a token
     hub.hold()                                                      delays files until `hub.release()`
-    hub.asked                                                       all requests so far, with their tokens
+    hub.requests                                                    all requests so far, with their tokens
 
 The process reads its state from files, so a change by a test has effect at once.
 """
@@ -90,7 +90,7 @@ class HubServer:
         return (self.folder / HOLDING).exists()
 
     @property
-    def asked(self) -> list[str]:
+    def requests(self) -> list[str]:
         """Returns each request with its token, such as `GET /api/models/… hf_token`."""
         log = self.folder / ASKED
         return log.read_text().splitlines() if log.exists() else []

@@ -31,7 +31,7 @@ def paste(commands: list[str], folder: Path, url: str = "", path: str = "", **en
     """Runs the commands in a folder that has `.footplate` and `examples`, and returns what they print."""
     places = [str(folder_of_commands()), str(Path(sys.executable).parent), path, os.environ["PATH"]]
     own = {"FOOTPLATE_URL": url, "PATH": os.pathsep.join(filter(None, places)), "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", "\n".join(commands)],
         cwd=folder,
         env={**clean_environment(), **own, **environment},
@@ -40,5 +40,5 @@ def paste(commands: list[str], folder: Path, url: str = "", path: str = "", **en
         timeout=600,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-4000:]
+    return process.stdout

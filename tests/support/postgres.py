@@ -46,9 +46,9 @@ class PostgresServer:
             os.chown(self.folder, self._identity["user"], self._identity["group"])
         words = [str(self.bin / "initdb"), "-D", str(self.folder / "data"), "-U", "footplate", "--auth=trust"]
         words += ["--encoding=UTF8", "--locale=C", "--no-sync"]
-        made = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, **self._identity)
-        if made.returncode != 0:
-            raise AssertionError(f"initdb failed:\n{made.stdout}{made.stderr}")
+        process = subprocess.run(words, cwd=self.folder, capture_output=True, text=True, **self._identity)
+        if process.returncode != 0:
+            raise AssertionError(f"initdb failed:\n{process.stdout}{process.stderr}")
 
     def url(self, database: str = "postgres") -> str:
         """Returns the URL that FOOTPLATE_DATABASE needs."""

@@ -276,8 +276,8 @@ class Process:
 
         def alive_and() -> T:
             if not self.is_running:
-                ended = f"{self.name} exited with {self.popen.returncode} before: {what}"
-                raise AssertionError(f"{ended}\n--- tail of {self.log} ---\n{tail(self.log)}")
+                reason = f"{self.name} exited with {self.popen.returncode} before: {what}"
+                raise AssertionError(f"{reason}\n--- tail of {self.log} ---\n{tail(self.log)}")
             return predicate()
 
         return until(alive_and, within=within, what=what, logs=[self.log], **more)
@@ -288,7 +288,7 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.started: list[Process] = []
+        self.programs: list[Process] = []
 
     def start(
         self,
@@ -300,31 +300,31 @@ class Processes:
         """Starts Python if the first argument is an option, as in `start("-m", "service")`, and otherwise a program."""
         words = [sys.executable, *argv] if argv[0].startswith("-") else list(argv)
         name = name or "-".join(word for word in words[1:3] if not word.startswith(("-", "/"))) or Path(words[0]).name
-        log = self.folder / f"{len(self.started)}-{name}.log"
+        log = self.folder / f"{len(self.programs)}-{name}.log"
         full = clean_environment() | {key: str(value) for key, value in (env or {}).items()}
         process = Process(name, words, env=full, cwd=cwd, log=log)
-        self.started.append(process)
+        self.programs.append(process)
         return process
 
     def until(self, predicate: Callable[[], T], *, within: float = 20.0, what: str, **more: Any) -> T:
         """Does the same as the function `until`, for all programs of this test."""
-        return until(predicate, within=within, what=what, programs=self.started, **more)
+        return until(predicate, within=within, what=what, programs=self.programs, **more)
 
     def stop_all(self, within: float = 5.0) -> None:
         """Sends SIGKILL to our programs and SIGTERM to others, and finally SIGKILL to each process group.
 
         The children of our programs must die with them.
         """
-        for process in reversed(self.started):
+        for process in reversed(self.programs):
             if template.is_ours(process.argv):
                 process.kill_group()
             elif process.is_running:
                 process.thaw()
                 process.signal(signal.SIGTERM)
         deadline = time.monotonic() + within
-        while time.monotonic() < deadline and any(process.is_running for process in self.started):
+        while time.monotonic() < deadline and any(process.is_running for process in self.programs):
             time.sleep(POLL_SECONDS)
-        for process in self.started:
+        for process in self.programs:
             process.kill_group()
 
 

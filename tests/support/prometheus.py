@@ -26,9 +26,9 @@ def program(name: str) -> str:
 
 def promtool(*words: str) -> str:
     """Runs promtool, which must succeed, and returns its output."""
-    done = subprocess.run([program("promtool"), *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run([program("promtool"), *words], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 class Prometheus:

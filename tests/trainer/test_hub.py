@@ -118,7 +118,7 @@ def test_training_continues_during_a_slow_push(tmp_path: Path, hub: Hub, always:
             if state.global_step == 2:
                 return
             if state.global_step == 3:
-                assert hub.asked.wait(60)
+                assert hub.commit_arrived.wait(60)
             if state.global_step == 7:
                 there.extend(sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*")))
                 hub.gate.set()

@@ -146,7 +146,7 @@ class FakeControl(threading.Thread):
         )[0]
 
     def _programs(self) -> Sequence[Process]:
-        return self.processes.started if self.processes else ()
+        return self.processes.programs if self.processes else ()
 
     def end(self) -> None:
         self._ends.set()

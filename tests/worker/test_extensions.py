@@ -14,7 +14,7 @@ import pytest
 from footplate.contract.host.bundle_files import UNPACKED_AT, Bundle, copy_to_fixed_path, unpack
 from footplate.runtime import extensions
 from footplate.runtime.extensions import BuildLock, BuildReporter
-from tests.support.bundles import kept
+from tests.support.bundles import store_bundle
 from tests.support.processes import until
 from tests.worker.conftest import Lasting
 
@@ -62,7 +62,7 @@ def test_building_an_extension_is_not_a_stall_and_happens_once(
     make_lasting: Callable[..., Lasting], tmp_path: Path
 ) -> None:
     node = make_lasting(slots=2)
-    sha = kept(node.start.artifacts, FILES)
+    sha = store_bundle(node.start.artifacts, FILES)
     compiler = tmp_path / "slow-g++"
     compiler.write_text(COMPILER.format(folder=tmp_path))
     compiler.chmod(0o755)
@@ -97,7 +97,7 @@ def test_building_an_extension_is_not_a_stall_and_happens_once(
 
 @pytest.fixture
 def unpacked(tmp_path: Path) -> Callable[[str], Bundle]:
-    sha = kept(tmp_path, FILES)
+    sha = store_bundle(tmp_path, FILES)
     return lambda name: unpack(sha, tmp_path, tmp_path / name)
 
 

@@ -200,7 +200,7 @@ def test_a_named_commit_is_fetched_without_looking_it_up(hub: HubServer, attempt
     result = attempt(model={"use": "hf/causal-lm", "args": {"path": f"hub://me/tiny@{commit}"}})
 
     assert result.commit == commit
-    assert not [line for line in hub.asked if line.startswith(f"GET /api/models/me/tiny/revision/{commit}")]
+    assert not [line for line in hub.requests if line.startswith(f"GET /api/models/me/tiny/revision/{commit}")]
 
 
 def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) -> None:

@@ -57,7 +57,7 @@ def test_the_file_of_a_url_is_stored_by_its_sha256_and_downloaded_once(tmp_path:
     assert result == sha256(ROWS).hexdigest()
     assert Path(here.folder) == tmp_path / "stores" / f"{result}.jsonl"
     assert (Path(here.folder).read_bytes(), here.bytes) == (ROWS, len(ROWS))
-    assert store.asked == ["/rows.jsonl?key=abc"]
+    assert store.requested_paths == ["/rows.jsonl?key=abc"]
 
 
 def test_a_download_removes_what_killed_downloads_have_left(tmp_path: Path, store: FileServer) -> None:
@@ -98,7 +98,7 @@ def test_a_url_whose_content_changed_is_refused_by_name(tmp_path: Path, store: F
 def test_an_unlisted_host_gets_no_request(tmp_path: Path, store: FileServer, allow: str) -> None:
     code, message = refused(stores(tmp_path, Allowed.of(allow)), f"{store.url}/rows.jsonl")
 
-    assert (code, store.asked) == ("store_refused", [])
+    assert (code, store.requested_paths) == ("store_refused", [])
     assert "127.0.0.1, which is not among the allowed hosts" in message
 
 
@@ -112,7 +112,7 @@ def test_a_listed_host_that_resolves_to_a_private_address_is_refused(
     )
     allowed, url = Allowed(names=frozenset({host})), f"http://{host}:{store.server.server_port}/rows.jsonl"
     code, message = refused(stores(tmp_path, allowed), url)
-    assert (code, store.asked) == ("store_refused", [])
+    assert (code, store.requested_paths) == ("store_refused", [])
     assert "127.0.0.1: not a public address" in message
 
     # Counter-check: without the check of the address, the file would be fetched.
@@ -134,7 +134,7 @@ def test_a_redirect_is_checked_like_the_url(tmp_path: Path, store: FileServer, s
 
     code, message = refused(stores(tmp_path), f"{store.url}/rows.jsonl")
 
-    assert (code, secret.asked) == ("store_refused", [])
+    assert (code, secret.requested_paths) == ("store_refused", [])
     assert "redirects to an address that" in message
 
 

@@ -11,7 +11,7 @@ import pytest
 from footplate.contract.events import DoneData, Ending, Failure, Kind
 from footplate.contract.ids import ClaimId, Fence, new_claim_id, new_job_id
 from footplate.contract.messages import Grant
-from tests.support.collector import collecting, said
+from tests.support.collector import attributes_of, collecting
 from tests.support.factories import make_spec
 from worker.tracing import Traces, Untraced
 
@@ -57,11 +57,11 @@ def test_an_attempt_is_a_span_with_a_child_span_for_each_phase(
     assert {phase.parent_span_id for phase in phases} == {whole.span_id}
     begins = [phase.start_time_unix_nano for phase in phases]
     assert begins == [whole.start_time_unix_nano, *(phase.end_time_unix_nano for phase in phases[:-1])]
-    assert said(result["first step"]) == {"footplate.step": 21}
-    assert [said(item) for item in result["training"].events] == [
+    assert attributes_of(result["first step"]) == {"footplate.step": 21}
+    assert [attributes_of(item) for item in result["training"].events] == [
         {"footplate.status": "committed", "footplate.bytes": 77, "footplate.step": 30}
     ]
-    about = said(whole)
+    about = attributes_of(whole)
     assert (about["footplate.job"], about["footplate.attempt"], about["footplate.source"]) == (grant.job, 2, 1)
     assert (about["footplate.node"], about["footplate.reason"]) == ("node-7", "error")
     assert (whole.status.message, result["training"].status.message) == ("nan_loss", "nan_loss")

@@ -17,7 +17,7 @@ from service.store.mapping import values_of
 from service.store.rows import AttemptRow
 from service.store.times import now_ms
 from tests.service.api.conftest import SPEC, Api, Serve
-from tests.support.collector import Collector, collecting, said
+from tests.support.collector import Collector, attributes_of, collecting
 from tests.support.processes import at_ease
 
 THEIRS = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -69,12 +69,14 @@ async def test_a_trace_continues_from_the_post_to_the_end_of_the_attempt(
         attempt.start_time_unix_nano, result["claim"].end_time_unix_nano, result["start"].end_time_unix_nano,
     ]  # fmt: skip
     assert result["train"].end_time_unix_nano == attempt.end_time_unix_nano
-    about = said(attempt)
+    about = attributes_of(attempt)
     assert (about["footplate.job"], about["footplate.ending"], about["footplate.reason"]) == (job, "failed", "error")
     assert (attempt.status.code, attempt.status.message) == (2, "oom")
-    assert said(post)["http.response.status_code"] == 201
-    assert said(post)["footplate.request_id"] == answer.headers["x-request-id"]
-    assert said(result["GET /jobs/{job}/spec"])["url.path"].endswith("/spec"), "the path must not include the query"
+    assert attributes_of(post)["http.response.status_code"] == 201
+    assert attributes_of(post)["footplate.request_id"] == answer.headers["x-request-id"]
+    assert attributes_of(result["GET /jobs/{job}/spec"])["url.path"].endswith("/spec"), (
+        "the path must not include the query"
+    )
     resource = collector.resources()[0]
     assert (resource["service.name"], resource["deployment.environment"]) == ("footplate", "test")
 
