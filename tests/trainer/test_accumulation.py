@@ -60,10 +60,10 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[list[int]], Any]]] = {
 
 class Gradients(TrainerCallback):
     def __init__(self) -> None:
-        self.found: dict[str, Tensor] = {}
+        self.values: dict[str, Tensor] = {}
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self.found = {name: item.grad.clone() for name, item in model.named_parameters() if item.grad is not None}
+        self.values = {name: item.grad.clone() for name, item in model.named_parameters() if item.grad is not None}
 
 
 def step(folder: Path, case: str, size: int, *, samples: int = SAMPLES, **more: Any) -> tuple[float, dict[str, Tensor]]:
@@ -87,7 +87,7 @@ def step(folder: Path, case: str, size: int, *, samples: int = SAMPLES, **more: 
         callbacks=[gradients],
     )
     trainer.train()
-    return trainer.state.log_history[0]["loss"], gradients.found
+    return trainer.state.log_history[0]["loss"], gradients.values
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -133,7 +133,7 @@ def test_a_batch_split_for_memory_weights_a_mean_over_tokens_by_its_tokens(tmp_p
         args = arguments(footplate, tmp_path, auto_find_batch_size=True, **values)
         trainer = footplate.Trainer(TokenMeans(most), args, train_dataset=data, callbacks=[gradients])
         trainer.train()
-        return trainer.state.log_history[0]["loss"], gradients.found
+        return trainer.state.log_history[0]["loss"], gradients.values
 
     loss, gradients = of_at_most(4)
 
@@ -151,14 +151,14 @@ def test_sync_gradients_is_true_only_in_the_last_micro_batch(tmp_path: Path, fit
     def script(side: Any, folder: Path) -> list[bool]:
         class Reads(side.Trainer):  # type: ignore[misc, name-defined]
             def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-                read.append(self.accelerator.sync_gradients)
+                flags.append(self.accelerator.sync_gradients)
                 return super().training_step(*args, **kwargs)  # type: ignore[no-any-return]
 
-        read: list[bool] = []
+        flags: list[bool] = []
         # An epoch has eight batches, so its last step has two of them.
         args = arguments(side, folder, gradient_accumulation_steps=3, **fits)
         Reads(Noisy(divides=False), args, train_dataset=points()).train()
-        return read
+        return flags
 
     ours, theirs = script(footplate, tmp_path / "ours"), script(transformers, tmp_path / "theirs")
 

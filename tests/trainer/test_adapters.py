@@ -31,7 +31,7 @@ def causal_lm(**options: Any) -> Any:
     return peft.get_peft_model(sides.gpt(), peft.LoraConfig(task_type="CAUSAL_LM", **values))
 
 
-def trainer(side: Any, folder: Path, model: Any = None, **more: Any) -> Any:
+def a_trainer(side: Any, folder: Path, model: Any = None, **more: Any) -> Any:
     model = causal_lm() if model is None else model
     transformers.set_seed(5)
     values = {"save_strategy": "epoch", "eval_strategy": "epoch", "logging_steps": 1, **more}
@@ -39,9 +39,9 @@ def trainer(side: Any, folder: Path, model: Any = None, **more: Any) -> Any:
     return side.Trainer(model, args, train_dataset=ROWS, eval_dataset=ROWS[:5], processing_class=sides.tokenizer())
 
 
-def outcome(made: Any) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor]:
-    history = [sides.common(sides.timeless(row)) for row in made.state.log_history]
-    weights = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+def outcome(trainer: Any) -> tuple[list[Any], dict[str, torch.Tensor], torch.Tensor]:
+    history = [sides.common(sides.timeless(row)) for row in trainer.state.log_history]
+    weights = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
     return history, weights, torch.get_rng_state()
 
 
@@ -55,13 +55,13 @@ def assert_same_end(first: Any, other: Any) -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
     """Returns the folder and the outcome of an uninterrupted run of each library."""
-    done = {}
+    outcomes = {}
     for name, side in SIDES.items():
         folder = tmp_path_factory.mktemp(name)
-        made = trainer(side, folder)
-        made.train()
-        done[name] = (folder, outcome(made))
-    return done
+        trainer = a_trainer(side, folder)
+        trainer.train()
+        outcomes[name] = (folder, outcome(trainer))
+    return outcomes
 
 
 def test_an_adapter_trains_and_is_saved_as_with_transformers(runs: Any) -> None:
@@ -82,7 +82,7 @@ def test_an_adapter_checkpoint_continues_under_either_library(
 ) -> None:
     folder, undisturbed = runs[first]
 
-    after = trainer(SIDES[second], tmp_path)
+    after = a_trainer(SIDES[second], tmp_path)
     after.train(resume_from_checkpoint=str(folder / "checkpoint-6"))
 
     assert_same_end(outcome(after), undisturbed)
@@ -90,26 +90,26 @@ def test_an_adapter_checkpoint_continues_under_either_library(
 
 def test_the_best_adapter_is_loaded_at_the_end(tmp_path: Path) -> None:
     best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "learning_rate": 3.0, "max_grad_norm": 0}
-    made = trainer(footplate, tmp_path, num_train_epochs=3, optim="sgd", **best)
-    made.train()
+    trainer = a_trainer(footplate, tmp_path, num_train_epochs=3, optim="sgd", **best)
+    trainer.train()
 
-    assert made.state.best_global_step < made.state.global_step
-    best_weights = load_file(Path(made.state.best_model_checkpoint) / adapters.WEIGHTS)
-    weights = peft.get_peft_model_state_dict(made.model)
+    assert trainer.state.best_global_step < trainer.state.global_step
+    best_weights = load_file(Path(trainer.state.best_model_checkpoint) / adapters.WEIGHTS)
+    weights = peft.get_peft_model_state_dict(trainer.model)
     assert [name for name in best_weights if not best_weights[name].equal(weights[name])] == []
 
 
 def test_a_merged_model_loads_without_peft_and_gives_the_same_outputs(tmp_path: Path) -> None:
-    made = trainer(footplate, tmp_path, num_train_epochs=1)
-    made.train()
-    before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+    trainer = a_trainer(footplate, tmp_path, num_train_epochs=1)
+    trainer.train()
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
 
-    made.save_merged_model(str(tmp_path / "merged"))
+    trainer.save_merged_model(str(tmp_path / "merged"))
 
-    assert all(tensor.equal(before[name]) for name, tensor in made.model.state_dict().items())
+    assert all(tensor.equal(before[name]) for name, tensor in trainer.model.state_dict().items())
     whole = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "merged").eval()
     words = torch.tensor([ROWS[0]["input_ids"]])
-    torch.testing.assert_close(whole(words).logits, made.model.eval()(words).logits)
+    torch.testing.assert_close(whole(words).logits, trainer.model.eval()(words).logits)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "merged").pad_token == "[PAD]"
     with pytest.raises(ValueError, match="a Mlp, has no adapters to merge"):
         Trainer(toy.mlp(), footplate.TrainingArguments(str(tmp_path))).save_merged_model(str(tmp_path / "x"))
@@ -135,9 +135,9 @@ def plain_run(folder: Path, *callbacks: Any, resume: bool = False, **values: Any
     set_seed(3)
     events = Events()
     args = footplate.TrainingArguments(str(folder), **{**base, **values})
-    made = Trainer(model, args, train_dataset=toy.classification(n=42), callbacks=[events, *callbacks])
-    made.train(resume_from_checkpoint=resume)
-    return fingerprint(made, events.losses)
+    trainer = Trainer(model, args, train_dataset=toy.classification(n=42), callbacks=[events, *callbacks])
+    trainer.train(resume_from_checkpoint=resume)
+    return fingerprint(trainer, events.losses)
 
 
 @pytest.mark.parametrize("in_background", [False, True])
@@ -159,14 +159,14 @@ def test_several_adapters_of_one_model_are_saved_and_restored(tmp_path: Path) ->
     model = causal_lm()
     model.add_adapter("second", peft.LoraConfig(r=2, target_modules=["c_proj"], fan_in_fan_out=True))
     model.set_adapter("second")
-    trainer(footplate, tmp_path, model, num_train_epochs=1).train()
+    a_trainer(footplate, tmp_path, model, num_train_epochs=1).train()
 
     other = causal_lm()
     other.add_adapter("second", peft.LoraConfig(r=2, target_modules=["c_proj"], fan_in_fan_out=True))
     files.load_weights(other, tmp_path / "checkpoint-6")
 
-    own, read = model.state_dict(), other.state_dict()
-    assert [name for name in own if not own[name].equal(read[name])] == []
+    own, other_weights = model.state_dict(), other.state_dict()
+    assert [name for name in own if not own[name].equal(other_weights[name])] == []
 
 
 COMPUTED: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -190,7 +190,7 @@ def computed_by_peft(side: Any, folder: Path, kind: str, **more: Any) -> Any:
     config, options = COMPUTED[kind]
     torch.manual_seed(1)
     model = peft.get_peft_model(sides.gpt(), config(task_type="CAUSAL_LM", **options))
-    return trainer(side, folder, model, **{"num_train_epochs": 2, "learning_rate": 0.1, **more})
+    return a_trainer(side, folder, model, **{"num_train_epochs": 2, "learning_rate": 0.1, **more})
 
 
 @pytest.mark.parametrize("kind", ["VB-LoRA", "prompt"])
@@ -220,15 +220,15 @@ def test_an_adapter_added_by_model_add_adapter_is_resumed(tmp_path: Path) -> Non
 
     def model() -> Any:
         torch.manual_seed(1)
-        made = sides.gpt()
-        made.add_adapter(peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))  # type: ignore[operator]
-        return made
+        gpt = sides.gpt()
+        gpt.add_adapter(peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))  # type: ignore[operator]
+        return gpt
 
-    whole = trainer(footplate, tmp_path, model())
+    whole = a_trainer(footplate, tmp_path, model())
     whole.train()
     undisturbed = outcome(whole)
 
-    after = trainer(footplate, tmp_path / "after", model())
+    after = a_trainer(footplate, tmp_path / "after", model())
     after.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
     assert (tmp_path / "checkpoint-6" / adapters.WEIGHTS).exists()
@@ -239,9 +239,9 @@ def test_an_adapter_of_another_kind_is_refused_by_name(tmp_path: Path, runs: Any
     with pytest.raises(ValueError, match=r"checkpoint-6 belongs to another adapter or another model: .*lora"):
         files.load_weights(causal_lm(r=4), runs["ours"][0] / "checkpoint-6")
 
-    trainer(footplate, tmp_path, num_train_epochs=1, save_only_model=True).train()
+    a_trainer(footplate, tmp_path, num_train_epochs=1, save_only_model=True).train()
     with pytest.raises(ValueError, match=r"only a model.*save_only_model"):
-        trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+        a_trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
 def test_prompt_tuning_adapters_are_refused_for_a_sharded_model() -> None:

@@ -251,12 +251,12 @@ def _(folder: Path) -> None:
     def tokens_seen(setting: Any) -> int:
         words, rows = sides.tokenizer(), [{"input_ids": sentence, "label": 0} for sentence in sides.sentences()]
         model = sides.bert("BertForSequenceClassification")
-        made = a_trainer(
+        trainer = a_trainer(
             folder, model=model, data=rows, include_num_input_tokens_seen=setting, options={"processing_class": words}
         )
-        made.train()
-        assert ("num_input_tokens_seen" in made.state.log_history[0]) is (setting != "no")
-        return made.state.num_input_tokens_seen
+        trainer.train()
+        assert ("num_input_tokens_seen" in trainer.state.log_history[0]) is (setting != "no")
+        return trainer.state.num_input_tokens_seen
 
     assert tokens_seen("no") == 0 < tokens_seen("non_padding") < tokens_seen("all") == tokens_seen(True)
 
@@ -483,12 +483,12 @@ def _(folder: Path) -> None:
         patience = footplate.EarlyStoppingCallback(early_stopping_patience=9, early_stopping_threshold=99.0)
         trainer = a_trainer(folder, patience, restore_callback_states_from_checkpoint=restores, **early)
         trainer.train(
-            resume_from_checkpoint=TrainingArguments("x", resume_from_checkpoint=str(done)).resume_from_checkpoint
+            resume_from_checkpoint=TrainingArguments("x", resume_from_checkpoint=str(checkpoint)).resume_from_checkpoint
         )
         return patience.early_stopping_patience_counter
 
     a_trainer(folder, footplate.EarlyStoppingCallback(9, 99.0), **early).train()
-    done = folder / "checkpoint-4"
+    checkpoint = folder / "checkpoint-4"
     assert counter(True) > counter(False) == 0
 
 

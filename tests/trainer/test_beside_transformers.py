@@ -28,13 +28,13 @@ def accuracy(prediction: Any) -> dict[str, Any]:
 def a_trainer(side: Any, folder: Path, kind: Any = None, parts: dict[str, Any] | None = None, **more: Any) -> Any:
     """Returns a Trainer that classifies texts, with dropout and a short last batch. `parts` are its other arguments."""
     rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "train_dataset": rows, "eval_dataset": rows[:7], "processing_class": tokenizer(), "callbacks": [noting(side)],
         **(parts or {}),
     }  # fmt: skip
-    if not {"model", "model_init"} & made.keys():
-        made["model"] = bert("BertForSequenceClassification", num_labels=3)
-    return (kind or side.Trainer)(args=arguments(side, folder, **more), **made)
+    if not {"model", "model_init"} & values.keys():
+        values["model"] = bert("BertForSequenceClassification", num_labels=3)
+    return (kind or side.Trainer)(args=arguments(side, folder, **more), **values)
 
 
 def classification(side: Any, folder: Path, kind: Any = None, **more: Any) -> Any:

@@ -23,7 +23,7 @@ from tests.trainer.sides import arguments, bert, common, sentences, timeless, to
 SIDES = {"ours": footplate, "theirs": transformers}
 
 
-def trainer(side: Any, folder: Path, model: nn.Module | None = None, **more: Any) -> Any:
+def a_trainer(side: Any, folder: Path, model: nn.Module | None = None, **more: Any) -> Any:
     rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
     values = {"save_strategy": "epoch", "eval_strategy": "epoch", "num_train_epochs": 3, "logging_steps": 1, **more}
     return side.Trainer(
@@ -35,9 +35,9 @@ def trainer(side: Any, folder: Path, model: nn.Module | None = None, **more: Any
     )
 
 
-def outcome(made: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], torch.Tensor]:
-    history = [common(timeless(row)) for row in made.state.log_history]
-    return history, {name: value.clone() for name, value in made.model.state_dict().items()}, torch.get_rng_state()
+def outcome(trainer: Any) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor], torch.Tensor]:
+    history = [common(timeless(row)) for row in trainer.state.log_history]
+    return history, {name: value.clone() for name, value in trainer.model.state_dict().items()}, torch.get_rng_state()
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +45,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """Returns the folder and the outcome of an undisturbed run of transformers."""
     folder = tmp_path_factory.mktemp("theirs")
     transformers.set_seed(7)
-    made = trainer(transformers, folder)
-    made.train()
-    return folder, outcome(made)
+    trainer = a_trainer(transformers, folder)
+    trainer.train()
+    return folder, outcome(trainer)
 
 
 @pytest.mark.parametrize(("first", "second"), [("theirs", "ours"), ("ours", "theirs")])
 def test_a_checkpoint_continues_under_either_library(tmp_path: Path, first: str, second: str) -> None:
     transformers.set_seed(7)
-    whole = trainer(SIDES[first], tmp_path)
+    whole = a_trainer(SIDES[first], tmp_path)
     whole.train()
     undisturbed = outcome(whole)
 
     transformers.set_seed(99)
-    after = trainer(SIDES[second], tmp_path / "after")
+    after = a_trainer(SIDES[second], tmp_path / "after")
     after.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
     history, weights, random = outcome(after)
@@ -96,7 +96,7 @@ def test_weights_in_any_file_format_of_transformers_are_resumed(tmp_path: Path, 
     save(checkpoint, whole)
     assert not (checkpoint / files.MODEL).exists()
 
-    after = trainer(footplate, tmp_path / "after")
+    after = a_trainer(footplate, tmp_path / "after")
     after.train(resume_from_checkpoint=str(checkpoint))
 
     _, weights, _ = outcome(after)
@@ -110,7 +110,7 @@ def test_a_checkpoint_with_several_weight_files_is_resumed_and_the_best_one_load
         def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
             self.model.save_pretrained(output_dir, state_dict=state_dict, max_shard_size="8KB")  # type: ignore[operator]
 
-    def made(folder: str, **more: Any) -> Any:
+    def large_trainer(folder: str, **more: Any) -> Any:
         values = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True, **more}
         torch.manual_seed(1)
         rows = [{"input_ids": sentence, "label": sentence[0] % 3} for sentence in sentences()]
@@ -118,14 +118,14 @@ def test_a_checkpoint_with_several_weight_files_is_resumed_and_the_best_one_load
         model = bert("BertForSequenceClassification", num_labels=3)
         return Large(model, args, train_dataset=rows, eval_dataset=rows[:7], processing_class=tokenizer())
 
-    whole = made("whole")
+    whole = large_trainer("whole")
     whole.train()
     assert whole.state.best_global_step < whole.state.global_step
     best = transformers.BertForSequenceClassification.from_pretrained(whole.state.best_model_checkpoint).state_dict()
     assert [name for name, value in whole.model.state_dict().items() if not value.equal(best[name])] == []
     assert (tmp_path / "whole" / "checkpoint-6" / "model.safetensors.index.json").exists()
 
-    resumed = made("whole")
+    resumed = large_trainer("whole")
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
     assert [name for name, value in resumed.model.state_dict().items() if not value.equal(best[name])] == []
 
@@ -158,20 +158,20 @@ def test_a_pickle_that_would_execute_code_is_refused(tmp_path: Path) -> None:
 
 def test_an_incomplete_checkpoint_of_transformers_is_refused_by_name(tmp_path: Path) -> None:
     """Hugging Face's Trainer loads the files that exist, and silently resets the optimizer's moments."""
-    trainer(transformers, tmp_path).train()
+    a_trainer(transformers, tmp_path).train()
     (tmp_path / "checkpoint-6" / "rng_state.pth").unlink()
 
     with pytest.raises(CheckpointCorrupt, match=r"checkpoint-6.*rng_state\.pth"):
-        trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+        a_trainer(footplate, tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
 def test_saved_models_and_checkpoints_load_with_from_pretrained(tmp_path: Path) -> None:
-    made = trainer(footplate, tmp_path, num_train_epochs=1)
-    made.train()
-    made.save_model(str(tmp_path / "model"))
+    trainer = a_trainer(footplate, tmp_path, num_train_epochs=1)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "model"))
 
     for folder in ("model", "checkpoint-6"):
         again = transformers.BertForSequenceClassification.from_pretrained(tmp_path / folder)
-        own, read = made.model.state_dict(), again.state_dict()
-        assert [name for name in own if not own[name].equal(read[name])] == []
+        own, other_weights = trainer.model.state_dict(), again.state_dict()
+        assert [name for name in own if not own[name].equal(other_weights[name])] == []
         assert transformers.AutoTokenizer.from_pretrained(tmp_path / folder).pad_token == "[PAD]"

@@ -213,10 +213,10 @@ def test_the_state_of_a_callback_is_restored_on_resume(tmp_path: Path) -> None:
 
 class Named(TrainerCallback, ExportableState):
     def __init__(self, name: str = "new") -> None:
-        self.name, self.seen = name, 0
+        self.name, self.count = name, 0
 
     def state(self) -> dict[str, Any]:
-        return {"args": {"name": self.name}, "attributes": {"seen": self.seen}}
+        return {"args": {"name": self.name}, "attributes": {"count": self.count}}
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_several_callbacks_of_one_class_are_restored_in_order(
     tmp_path: Path, restores: bool | None, expected: list[tuple[str, int]]
 ) -> None:
     before = [Named("first"), Named("second")]
-    before[0].seen, before[1].seen = 1, 2
+    before[0].count, before[1].count = 1, 2
     a_trainer(tmp_path, *before, max_steps=1, save_strategy="steps").train()
     after = [Named(), Named()]
 
     trainer = a_trainer(tmp_path, *after, max_steps=1, restore_callback_states_from_checkpoint=restores)
     trainer.train(resume_from_checkpoint=True)
 
-    assert [(callback.name, callback.seen) for callback in after] == expected
+    assert [(callback.name, callback.count) for callback in after] == expected
     assert trainer.control.should_training_stop is False, "a new run resets the request to stop"
 
 

@@ -20,11 +20,11 @@ from tests.trainer.parts.test_named_optimizers import AUX, MAIN, Codec
 
 class ChangeAt(TrainerCallback):
     def __init__(self, step: int, **new_values: Any) -> None:
-        self.step, self.wanted, self.trainer, self.came = step, new_values, None, ChangeResult()
+        self.step, self.wanted, self.trainer, self.result = step, new_values, None, ChangeResult()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step:
-            self.came = change(self.trainer, self.wanted)  # type: ignore[arg-type]
+            self.result = change(self.trainer, self.wanted)  # type: ignore[arg-type]
 
 
 def a_trainer(folder: Path, *callbacks: TrainerCallback, **arguments: Any) -> Trainer:
@@ -84,7 +84,7 @@ def test_a_changed_learning_rate_replaces_the_initial_rate_of_the_schedule(tmp_p
     rates = {row["step"]: row["learning_rate"] for row in trainer.state.log_history if "loss" in row}
     assert rates[7] == pytest.approx(1e-2 * 8 / 14)
     assert rates[8] == pytest.approx(1e-3 * 7 / 14)
-    assert changing.came == ChangeResult({"learning_rate": (1e-2, 1e-3)})
+    assert changing.result == ChangeResult({"learning_rate": (1e-2, 1e-3)})
 
 
 def test_max_steps_can_be_lowered_or_raised_during_a_run(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_a_change_that_is_impossible_is_refused_with_the_reason(
 
     report, _ = run(tmp_path, changing, **arguments)
 
-    [reason] = changing.came.refused.values()
+    [reason] = changing.result.refused.values()
     assert reason.startswith(why)
-    assert changing.came.values == {}
+    assert changing.result.values == {}
     assert report == quiet
 
 
@@ -141,7 +141,7 @@ def test_the_learning_rate_of_the_scripts_own_optimizer_cannot_be_changed(tmp_pa
 
     trainer.train()
 
-    assert changing.came.refused == {
+    assert changing.result.refused == {
         "learning_rate": "the schedule, StepLR, was not made from the arguments, so it does not follow learning_rate",
         "max_steps": "the schedule, StepLR, was not made from the arguments, and may end at the old max_steps: use 14 "
         "or less",
@@ -173,7 +173,7 @@ def test_a_changed_rate_of_one_of_several_optimizers_survives_a_resume(tmp_path:
     begin_with(after, changing.wanted)
     after.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
 
-    assert changing.came.values["learning_rate"] == ({"main": 1e-2, "aux": 5e-2}, {"aux": 1e-2})
+    assert changing.result.values["learning_rate"] == ({"main": 1e-2, "aux": 5e-2}, {"aux": 1e-2})
     assert fingerprint(whole, []) == fingerprint(after, [])
     assert [row["main_learning_rate"] for row in whole.state.log_history[3:5]] == pytest.approx([1e-2, 9.7e-3], rel=0.1)
 
@@ -186,7 +186,7 @@ def test_a_new_learning_rate_must_name_one_of_several_optimizers(tmp_path: Path)
 
     trainer.train()
 
-    assert [item.came.refused["learning_rate"] for item in changes] == [
+    assert [item.result.refused["learning_rate"] for item in changes] == [
         "there are 2 optimizers, main, aux: name one, as in {'main': 1.0}",
         "there is no optimizer 'axu'; did you mean 'aux'?",
         "the schedule of optimizer 'aux' is a StepLR, whose rate cannot be replaced: only a LambdaLR, "

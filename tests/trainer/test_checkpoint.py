@@ -79,11 +79,11 @@ def test_checkpoint_files_have_the_permissions_of_the_umask(tmp_path: Path) -> N
 
     before = os.umask(0o027)
     try:
-        done = files.commit(tmp_path, 1, write, {})
+        checkpoint = files.commit(tmp_path, 1, write, {})
     finally:
         os.umask(before)
 
-    modes = {path.name: path.stat().st_mode & 0o777 for path in done.path.rglob("*") if path.is_file()}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in checkpoint.path.rglob("*") if path.is_file()}
     assert modes == dict.fromkeys(("model.safetensors", "optimizer.pt", "manifest.json"), 0o640)
 
 
@@ -412,11 +412,11 @@ def test_loading_a_checkpoint_cannot_execute_code(two_checkpoints: Path) -> None
 
 
 def test_a_damaged_manifest_and_a_deleted_checkpoint_are_reported(tmp_path: Path) -> None:
-    saved = files.commit(tmp_path, 1, lambda folder: (folder / "a").write_text("a") and None, {})
-    manifest = saved.path / files.MANIFEST
+    checkpoint = files.commit(tmp_path, 1, lambda folder: (folder / "a").write_text("a") and None, {})
+    manifest = checkpoint.path / files.MANIFEST
     manifest.write_text(manifest.read_text().replace("sha256", "sha257"))
 
     with pytest.raises(CheckpointCorrupt, match="has no size and sha256 of a"):
-        files.verify(saved.path)
+        files.verify(checkpoint.path)
     with pytest.raises(CheckpointCorrupt, match="no longer exists"):
         files.verify(tmp_path / "checkpoint-2")

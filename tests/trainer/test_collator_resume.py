@@ -92,18 +92,18 @@ class Stream(IterableDataset[Any]):
     """A stream with a position, whose samples also draw from the global generator."""
 
     def __init__(self) -> None:
-        self.read = self.start = 0
+        self.position = self.start = 0
 
     def __iter__(self) -> Any:
         process: Any = get_worker_info()
         first, step = (process.id, process.num_workers) if process else (0, 1)
-        self.read, self.start = self.start, 0
-        for row in ROWS[first::step][self.read :]:
-            self.read += 1
+        self.position, self.start = self.start, 0
+        for row in ROWS[first::step][self.position :]:
+            self.position += 1
             yield {"input_ids": [*row["input_ids"], 7 + random.randrange(len(WORDS))]}
 
     def state_dict(self) -> dict[str, int]:
-        return {"read": self.read}
+        return {"read": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.start = state["read"]

@@ -225,20 +225,20 @@ def test_the_host_does_not_wait_for_the_gpu_between_logs(tmp_path: Path) -> None
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
-    assert logs.seen == 4
+    assert logs.log_count == 4
 
 
 class RefuseToWait(TrainerCallback):
     """Makes torch raise an error if an operation waits for the GPU, except in steps that log."""
 
-    seen = 0
+    log_count = 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if control.should_log:
             torch.cuda.set_sync_debug_mode("default")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> None:
-        self.seen += "loss" in logs
+        self.log_count += "loss" in logs
         torch.cuda.set_sync_debug_mode("error")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

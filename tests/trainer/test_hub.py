@@ -179,14 +179,14 @@ def test_push_to_hub_uploads_the_model_and_its_card(tmp_path: Path, hub: Hub) ->
     assert hub.repositories["me/my-model"].commits == []
 
     trainer.save_model()
-    done = trainer.push_to_hub(
+    commit = trainer.push_to_hub(
         tags="more", license="mit", tasks="text-classification", dataset="Sentences", dataset_tags="lab/sentences",
         finetuned_from="lab/base", language="en",
     )  # fmt: skip
 
     repository = hub.repositories["me/my-model"]
     assert repository.messages == ["Model save", "End of training"]
-    assert done.oid == f"{2:040x}"
+    assert commit.oid == f"{2:040x}"
     assert events.names.count("on_push_begin") == 2
     files = set(repository.files())
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= files

@@ -13,7 +13,7 @@ from footplate import trainer
 
 def python(script: str) -> str:
     item = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
@@ -21,7 +21,7 @@ def python(script: str) -> str:
         timeout=600,
         env={**os.environ, **item},
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def test_preload_skips_modules_that_this_torch_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:

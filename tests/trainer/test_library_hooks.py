@@ -133,13 +133,13 @@ def test_callbacks_get_the_checkpoint_of_a_subclass_whose_save_returns_nothing(t
 
     class Notes(footplate.TrainerCallback):
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            saved.append(kwargs["checkpoint"].step)
+            saved_steps.append(kwargs["checkpoint"].step)
 
-    saved: list[int] = []
+    saved_steps: list[int] = []
     args = short(footplate, tmp_path, save_strategy="steps", save_steps=1, eval_strategy="no")
     SavesMore(Linear(), args, train_dataset=ROWS, callbacks=[Notes()]).train()
 
-    assert saved == [1, 2]
+    assert saved_steps == [1, 2]
 
 
 def test_an_evaluation_counts_the_samples_of_batches_without_tensors(tmp_path: Path) -> None:
@@ -202,10 +202,10 @@ def test_attributes_that_libraries_read_have_the_same_values_as_under_transforme
         # The Trainer of transformers sets some attributes later or never, which counts as None here.
         values = {name: getattr(trainer, name, None) for name in READ_FROM_A_TRAINER}
         values["gather_function"] = trainer.gather_function(torch.ones(2)).tolist() if side is footplate else [1.0, 1.0]
-        read = {name: getattr(args, name) for name in READ_FROM_ARGUMENTS}
-        read["_VALID_DICT_FIELDS"] = sorted(read["_VALID_DICT_FIELDS"])
-        read["distributed_state"] = read["distributed_state"].num_processes
-        return values | read
+        arg_values = {name: getattr(args, name) for name in READ_FROM_ARGUMENTS}
+        arg_values["_VALID_DICT_FIELDS"] = sorted(arg_values["_VALID_DICT_FIELDS"])
+        arg_values["distributed_state"] = arg_values["distributed_state"].num_processes
+        return values | arg_values
 
     assert script(footplate, tmp_path / "ours") == script(transformers, tmp_path / "theirs")
 

@@ -205,11 +205,11 @@ def test_the_train_method_of_an_optimizer_is_called_before_its_first_step(tmp_pa
 
 
 def test_the_previous_model_of_model_init_is_freed(tmp_path: Path) -> None:
-    made: list[weakref.ref[nn.Module]] = []
+    model_refs: list[weakref.ref[nn.Module]] = []
 
     def make() -> nn.Module:
         model = toy.mlp()
-        made.append(weakref.ref(model))
+        model_refs.append(weakref.ref(model))
         return model  # type: ignore[no-any-return]
 
     args = TrainingArguments(str(tmp_path), max_steps=1, save_strategy="no", disable_tqdm=True)
@@ -218,8 +218,8 @@ def test_the_previous_model_of_model_init_is_freed(tmp_path: Path) -> None:
         trainer.train()
     gc.collect()
 
-    assert [instance() is trainer.model for instance in made] == [False, False, False, True]
-    assert [instance() for instance in made[:-1]] == [None, None, None]
+    assert [instance() is trainer.model for instance in model_refs] == [False, False, False, True]
+    assert [instance() for instance in model_refs[:-1]] == [None, None, None]
 
 
 def test_a_second_run_starts_with_the_original_batch_size_after_out_of_memory(tmp_path: Path) -> None:

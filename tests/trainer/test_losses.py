@@ -22,9 +22,9 @@ from footplate.trainer.trainer import Trainer, set_seed
 def trained(folder: Path, model: nn.Module, data: Any, trainer: type[Trainer] = Trainer, **values: Any) -> Trainer:
     options = {k: values.pop(k) for k in ("compute_loss_func", "data_collator") if k in values}
     defaults = {"max_steps": 3, "logging_steps": 1, "learning_rate": 1e-2, "save_strategy": "no", "disable_tqdm": True}
-    made = trainer(model, TrainingArguments(str(folder), **{**defaults, **values}), train_dataset=data, **options)
-    made.train()
-    return made
+    instance = trainer(model, TrainingArguments(str(folder), **{**defaults, **values}), train_dataset=data, **options)
+    instance.train()
+    return instance
 
 
 def a_plain_model() -> nn.Sequential:

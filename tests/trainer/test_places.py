@@ -105,8 +105,8 @@ def test_a_run_over_a_stream_or_random_draws_resumes_bit_identically(
     assert after.losses == whole.losses[stop:]
     assert (after.weights, after.rng) == (whole.weights, whole.rng)
     if draws == "stream" and not workers:
-        read = [len((tmp_path / f"{name}.log").read_text()) for name in ("whole", "before", "after")]
-        assert read[1] + read[2] == read[0], "no sample is read twice"
+        read_counts = [len((tmp_path / f"{name}.log").read_text()) for name in ("whole", "before", "after")]
+        assert read_counts[1] + read_counts[2] == read_counts[0], "no sample is read twice"
 
 
 class FiveSteps(TrainerCallback):

@@ -119,9 +119,9 @@ def test_a_resumed_run_is_not_ended_by_a_disk_that_is_full_at_its_start(
 
 def test_an_argument_that_is_not_json_is_refused_before_the_first_step(tmp_path: Path) -> None:
     kwargs = {"num_cycles": torch.tensor(1)}
-    made = {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": kwargs}
+    args = {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": kwargs}
 
-    assert steps_before(tmp_path, ValueError, "lr_scheduler_kwargs is stored in every checkpoint as JSON", **made) == 0
+    assert steps_before(tmp_path, ValueError, "lr_scheduler_kwargs is stored in every checkpoint as JSON", **args) == 0
 
 
 def test_the_trial_save_writes_few_bytes_and_draws_no_random_numbers(

@@ -209,18 +209,18 @@ def all_samples(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("stop", "done", "batch_size", "accumulation"),
+    ("stop", "sample_count", "batch_size", "accumulation"),
     [(1, 4, 5, 1), (3, 12, 5, 1), (3, 12, 16, 1), (6, 22, 3, 2), (8, 30, 3, 2), (8, 30, 1, 1), (12, 44, 16, 1)],
 )
 def test_a_resume_with_another_batch_size_continues_at_the_next_sample(
-    tmp_path: Path, all_samples: list[int], stop: int, done: int, batch_size: int, accumulation: int
+    tmp_path: Path, all_samples: list[int], stop: int, sample_count: int, batch_size: int, accumulation: int
 ) -> None:
     """An epoch has 22 samples, so some of the stops are within an epoch and others between two epochs."""
     samples_of(tmp_path, 2, 2, stop_at=stop)
 
     rest, trainer = samples_of(tmp_path, batch_size, accumulation)
 
-    assert rest == all_samples[done:]
+    assert rest == all_samples[sample_count:]
     assert trainer.state.global_step == trainer.state.max_steps
     assert trainer.state.epoch == 3
 

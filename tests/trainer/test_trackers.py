@@ -65,10 +65,10 @@ def test_a_resumed_run_continues_its_curve_in_tensorboard(tmp_path: Path) -> Non
     again.predict(toy.regression(n=8))
     again.end()
 
-    read = EventAccumulator(str(tmp_path / "logs" / "mine"))
-    read.Reload()
-    assert [point.step for point in read.Scalars("train/loss")] == [1, 2, 3, 4]
-    assert [point.step for point in read.Scalars("test/loss")] == [4]
+    events = EventAccumulator(str(tmp_path / "logs" / "mine"))
+    events.Reload()
+    assert [point.step for point in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert [point.step for point in events.Scalars("test/loss")] == [4]
     assert len(list((tmp_path / "logs" / "mine").glob("*/hparams.yml"))) == 1
 
 
@@ -282,18 +282,18 @@ class Spaces:
     def __init__(self, trackio: Any, patch: pytest.MonkeyPatch) -> None:
         from trackio import context_vars
 
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
         real, space = trackio.init, context_vars.current_space_id
 
         def init(**how: Any) -> Any:
-            self.asked.append(("init", how))
+            self.calls.append(("init", how))
             run = real(**{**how, "space_id": None, "bucket_id": None})
             space.set(how["space_id"])
             return run
 
         patch.setattr(trackio, "init", init)
         for name in ("freeze", "sync"):
-            patch.setattr(trackio, name, lambda name=name, **how: self.asked.append((name, how)))
+            patch.setattr(trackio, name, lambda name=name, **how: self.calls.append((name, how)))
 
 
 def test_trackio_arguments_set_the_space_and_its_static_copy(
@@ -308,7 +308,7 @@ def test_trackio_arguments_set_the_space_and_its_static_copy(
     pushed.callback_handler.on_push_begin(pushed.args, pushed.state, pushed.control)
     a_trainer(tmp_path, report_to="trackio", **{**live, "trackio_static_space_id": False}).train()
 
-    (_, opened), (froze, frozen), (_, local), (synced, page), (_, last) = spaces.asked
+    (_, opened), (froze, frozen), (_, local), (synced, page), (_, last) = spaces.calls
     assert (opened["space_id"], opened["bucket_id"]) == ("me/live", "me/bucket")
     assert (froze, frozen["space_id"], frozen["new_space_id"]) == ("freeze", "me/live", "me/still")
     assert local["space_id"] is None

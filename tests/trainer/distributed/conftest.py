@@ -23,7 +23,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureR
     base = tmp_path_factory.getbasetemp()
     root = base.parent if hasattr(request.config, "workerinput") else base
 
-    def made(scenario: str) -> Path:
+    def scenario_folder(scenario: str) -> Path:
         launch = LAUNCH_OF[scenario]
         runs = list(LAUNCHES[launch].values())
         folder = root / f"distributed-{launch}"
@@ -39,7 +39,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureR
                 launched(folder, runs, world=_world_of(launch), **environment)
         return folder
 
-    return made
+    return scenario_folder
 
 
 @pytest.fixture

@@ -33,14 +33,14 @@ def main(runs: list[dict[str, object]], folder: Path) -> None:
     for number, scenario in enumerate(runs):
         options = dict(scenario)
         name, ends = str(options.pop("run")), bool(options.pop("ends", False))
-        started = time.monotonic()
+        start_time = time.monotonic()
         raised: Exception | None = None
         try:
             content = getattr(scenarios, name)(folder, **options)
         except Exception as error:
             raised, notes = error, getattr(error, "__notes__", [])
             content = {"error": f"{type(error).__name__}: {error}", "notes": notes, "trace": traceback.format_exc()}
-        result = {"seconds": round(time.monotonic() - started, 2), "found": content}
+        result = {"seconds": round(time.monotonic() - start_time, 2), "found": content}
         (folder / f"result-{number}-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
         if ends and raised is not None:
             raise raised

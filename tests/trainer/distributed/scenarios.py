@@ -120,7 +120,7 @@ def _trainer(
         ]
     if stream:
         values["remove_unused_columns"] = False
-    made = (
+    model = (
         llama_of(folder, parts, sizes.get("dp_shard_size", 1))
         if llama
         else IgnoresNumItems()
@@ -132,12 +132,12 @@ def _trainer(
         else toy.mlp(hidden=16)
     )
     if lora:
-        made = adapted(made, alone=alone)
+        model = adapted(model, alone=alone)
     if parts > 1 and cuts and not llama:
-        cut(made, parts)
+        cut(model, parts)
     data = (lambda n, seed: toy.text(n=n, length=length, seed=seed)) if text else _points
     trainer = kind(
-        made,
+        model,
         TrainingArguments(str(folder / name), **values),
         train_dataset=Stream(samples) if stream else Uneven(data(samples, 0), ignore) if ignore else data(samples, 0),
         eval_dataset=data(21, 1),
@@ -188,11 +188,11 @@ def adapted(model: nn.Module, *, alone: bool = False) -> nn.Module:
 
     beside = None if alone else ["norm"]
     config = peft.LoraConfig(r=3, lora_dropout=0.1, target_modules=["query_key_value"], modules_to_save=beside)
-    made: nn.Module = peft.get_peft_model(model, config)  # type: ignore[arg-type]
+    peft_model: nn.Module = peft.get_peft_model(model, config)  # type: ignore[arg-type]
     if alone:
-        return made
-    made.base_model.model.blocks[0].norm_feed.requires_grad_(True)  # type: ignore[union-attr, index]
-    return made
+        return peft_model
+    peft_model.base_model.model.blocks[0].norm_feed.requires_grad_(True)  # type: ignore[union-attr, index]
+    return peft_model
 
 
 class LogitsForCausalLM(nn.Module):
@@ -275,10 +275,10 @@ class NumberRecorder:
     """A collator that records the numbers of its samples."""
 
     def __init__(self) -> None:
-        self.seen: list[list[int]] = []
+        self.numbers: list[list[int]] = []
 
     def __call__(self, samples: Any) -> Any:
-        self.seen.append([int(sample.pop("number")) for sample in samples if "number" in sample])
+        self.numbers.append([int(sample.pop("number")) for sample in samples if "number" in sample])
         return default_data_collator(samples)
 
 
@@ -301,7 +301,7 @@ def _results_of(trainer: Trainer, events: Events, output: Any) -> dict[str, Any]
         "strategy": type(trainer._footplate.strategy).__name__,
         "sizes": [trainer.get_tp_size() * trainer.get_cp_size(), trainer.get_total_train_batch_size(trainer.args)],
         "flos": trainer.state.total_flos,
-        "seen": trainer.data_collator.seen,  # type: ignore[attr-defined]
+        "seen": trainer.data_collator.numbers,  # type: ignore[attr-defined]
     }
 
 
@@ -594,10 +594,10 @@ def failed_on_one(folder: Path, **values: Any) -> None:
 
 def wrappers(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
     """Returns the modules that DDP wrapped in two trainings of the same model, and between them."""
-    made, real = [], DistributedDataParallel.__init__
+    wrapped_names, real = [], DistributedDataParallel.__init__
 
     def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        made.append(type(module).__name__)
+        wrapped_names.append(type(module).__name__)
         real(self, module, *args, **kwargs)
 
     trainer, _ = _trainer(folder, name=name, **values)
@@ -608,7 +608,7 @@ def wrappers(folder: Path, *, name: str, **values: Any) -> dict[str, Any]:
         trainer.train()
     finally:
         DistributedDataParallel.__init__ = real  # type: ignore[method-assign]
-    return {"made": made, "type": trainer.accelerator.distributed_type.value}
+    return {"made": wrapped_names, "type": trainer.accelerator.distributed_type.value}
 
 
 def synchronised(folder: Path, **values: Any) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def test_checkpoints_of_adapter_weights_only_resume_bit_identically_in_deepspeed
 def test_one_process_loads_adapters_that_two_processes_have_saved(
     results: Results, folder_of: FolderOf, strategy: str
 ) -> None:
-    saved: dict[str, Any] = results(f"{strategy}: adapters")[0]["first"]["weights"]
+    state: dict[str, Any] = results(f"{strategy}: adapters")[0]["first"]["weights"]
     checkpoint = folder_of(f"{strategy}: adapters") / f"{strategy}-lora" / "checkpoint-2"
     model = scenarios.adapted(toy.gpt(layers=2, heads=2, width=16, context=16))
 
@@ -52,9 +52,9 @@ def test_one_process_loads_adapters_that_two_processes_have_saved(
         files.load_weights(model, checkpoint)
 
     weights = {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()}
-    assert any("lora_B" in name for name in saved)
-    assert any("norm_feed" in name for name in saved), "weights that are trained beside the adapters are saved too"
-    assert {name: weights[name] for name in saved} == saved
+    assert any("lora_B" in name for name in state)
+    assert any("norm_feed" in name for name in state), "weights that are trained beside the adapters are saved too"
+    assert {name: weights[name] for name in state} == state
 
 
 def test_ddp_merges_adapters_in_the_main_process_and_fsdp_refuses_to_merge(results: Results) -> None:

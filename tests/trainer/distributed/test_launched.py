@@ -33,7 +33,7 @@ def launcher_variables(*options: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Any:
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Any:
     def begin(*options: str) -> None:
         for name, value in launcher_variables(*options).items():
             monkeypatch.setenv(name, value)
@@ -70,9 +70,9 @@ def test_fsdp_set_by_the_launcher_gives_the_curve_of_one_process(tmp_path: Path)
     ],
 )  # fmt: skip
 def test_every_fsdp_option_of_the_launcher_becomes_an_fsdp_config_value(
-    started: Any, options: list[str], expected: dict[str, Any]
+    launcher: Any, options: list[str], expected: dict[str, Any]
 ) -> None:
-    started("--use_fsdp", *options)
+    launcher("--use_fsdp", *options)
 
     args = TrainingArguments("out")
 
@@ -81,8 +81,8 @@ def test_every_fsdp_option_of_the_launcher_becomes_an_fsdp_config_value(
     assert {name: getattr(settings, name) for name in expected} == expected
 
 
-def test_deepspeed_options_of_the_launcher_become_the_argument(started: Any, tmp_path: Path) -> None:
-    started(
+def test_deepspeed_options_of_the_launcher_become_the_argument(launcher: Any, tmp_path: Path) -> None:
+    launcher(
         "--use_deepspeed",
         "--zero_stage",
         "3",
@@ -100,24 +100,24 @@ def test_deepspeed_options_of_the_launcher_become_the_argument(started: Any, tmp
     assert (result["gradient_clipping"], result["train_batch_size"]) == (0.5, "auto")
 
 
-def test_a_deepspeed_file_of_the_launcher_becomes_the_argument(started: Any, tmp_path: Path) -> None:
+def test_a_deepspeed_file_of_the_launcher_becomes_the_argument(launcher: Any, tmp_path: Path) -> None:
     file = tmp_path / "Zero.json"
     file.write_text(json.dumps({"zero_optimization": {"stage": 1}, "train_batch_size": "auto"}))
 
-    started("--use_deepspeed", "--deepspeed_config_file", str(file))
+    launcher("--use_deepspeed", "--deepspeed_config_file", str(file))
 
     assert TrainingArguments("out").deepspeed == str(file)
 
 
-def test_parallelism_sizes_of_the_launcher_become_the_argument(started: Any) -> None:
-    started("--use_parallelism_config", "--parallelism_config_tp_size", "2")
+def test_parallelism_sizes_of_the_launcher_become_the_argument(launcher: Any) -> None:
+    launcher("--use_parallelism_config", "--parallelism_config_tp_size", "2")
 
     assert TrainingArguments("out").parallelism_config.tp_size == 2
 
 
 @pytest.mark.parametrize("own_value", ["shard_grad_op auto_wrap", True])
-def test_arguments_win_over_the_launcher_and_are_not_mixed_with_it(started: Any, own_value: Any) -> None:
-    started(*FSDP_2, "--fsdp_offload_params", "true")
+def test_arguments_win_over_the_launcher_and_are_not_mixed_with_it(launcher: Any, own_value: Any) -> None:
+    launcher(*FSDP_2, "--fsdp_offload_params", "true")
 
     args = TrainingArguments("out", fsdp=own_value)
 
@@ -137,8 +137,8 @@ def test_arguments_win_over_the_launcher_and_are_not_mixed_with_it(started: Any,
         (["--use_deepspeed", "--zero_stage", "3", "--zero3_init_flag", "true"], "ACCELERATE_DEEPSPEED_ZERO3_INIT=true"),
     ],
 )
-def test_unsupported_options_of_the_launcher_are_refused_by_name(started: Any, options: list[str], says: str) -> None:
-    started(*options)
+def test_unsupported_options_of_the_launcher_are_refused_by_name(launcher: Any, options: list[str], says: str) -> None:
+    launcher(*options)
 
     with pytest.raises((ValueError, NotAvailableYet), match=says):
         FsdpSettings.of(TrainingArguments("out"))

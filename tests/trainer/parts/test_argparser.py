@@ -91,10 +91,10 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         ValueError, match=r"not used by the HfArgumentParser: \['--dpth', '3'\] \(did you mean '--depth'"
     ):
         HfArgumentParser(Model).parse_args_into_dataclasses(["--name", "x", "--dpth", "3"], look_for_args_file=False)
-    made, rest = HfArgumentParser(Model).parse_args_into_dataclasses(
+    model, rest = HfArgumentParser(Model).parse_args_into_dataclasses(
         ["--name", "x", "--dpt", "3"], return_remaining_strings=True, look_for_args_file=False
     )
-    assert (made.name, rest) == ("x", ["--dpt", "3"])
+    assert (model.name, rest) == ("x", ["--dpt", "3"])
 
 
 def test_options_added_to_the_parser_are_returned_in_a_namespace() -> None:
@@ -173,7 +173,7 @@ def test_the_arguments_of_seq2seq_training_are_parsed() -> None:
 
 
 def test_hf_arg_sets_default_aliases_and_help_of_a_field() -> None:
-    def made(arg: Any) -> Any:
+    def options_class(arg: Any) -> Any:
         @dataclass
         class Options:
             depth: int = arg(default=2, aliases=["-d"], help="how deep")
@@ -183,7 +183,7 @@ def test_hf_arg_sets_default_aliases_and_help_of_a_field() -> None:
         return Options
 
     for arg, parser in ((HfArg, HfArgumentParser), (TheirArg, transformers.HfArgumentParser)):
-        (options,) = parser(made(arg)).parse_args_into_dataclasses(["-d", "4"], look_for_args_file=False)
+        (options,) = parser(options_class(arg)).parse_args_into_dataclasses(["-d", "4"], look_for_args_file=False)
         assert (options.depth, options.parts) == (4, [1])
 
 

@@ -38,14 +38,14 @@ def both(name: str, *args: Any, seed: int = 5, **kwargs: Any) -> Any:
     """Returns a function that compares our collator with that of transformers, from the same random state."""
 
     def call(features: Any, **calling: Any) -> tuple[Any, Any]:
-        made = []
+        batches = []
         for module in (ours, theirs):
             collator = getattr(module, name)(*args, **kwargs)
             torch.manual_seed(seed)
-            made.append([collator(_copied(features), **calling) for _ in range(3)])
-        for mine, other in zip(*made, strict=True):
+            batches.append([collator(_copied(features), **calling) for _ in range(3)])
+        for mine, other in zip(*batches, strict=True):
             assert same(mine, other)
-        return made[0][0], made[1][0]
+        return batches[0][0], batches[1][0]
 
     return call
 

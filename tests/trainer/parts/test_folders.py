@@ -84,7 +84,7 @@ def all_do(group: Group, work: Callable[[Thread], Any]) -> list[Any]:
         return list(pool.map(call, range(WORLD)))
 
 
-def saved(group: Group, folder: Path, fill: Callable[[int, Path], None]) -> list[Any]:
+def save_on_all(group: Group, folder: Path, fill: Callable[[int, Path], None]) -> list[Any]:
     def work(peers: Thread) -> Any:
         own = folder / f"machine-{peers.rank}"
         commit = lambda write: files.commit(own, 5, write, {})  # noqa: E731
@@ -101,9 +101,9 @@ def one_of_each(rank: int, at: Path) -> None:
 
 def test_files_of_all_machines_become_one_checkpoint_on_the_first(group: Group, tmp_path: Path) -> None:
     """The machines write files of zero, one and two chunks. Of equal paths, the first machine's file is kept."""
-    made = saved(group, tmp_path, one_of_each)
+    saves = save_on_all(group, tmp_path, one_of_each)
 
-    assert [type(instance) for instance in made] == [files.Checkpoint] * WORLD, made
+    assert [type(instance) for instance in saves] == [files.Checkpoint] * WORLD, saves
     folder = tmp_path / "machine-0" / "checkpoint-5"
     entries = files.verify(folder)["files"]
     assert entries.keys() == {"same", "deep/piece-0", "deep/piece-1", "deep/piece-2"}
@@ -119,9 +119,9 @@ def test_a_full_disk_on_one_machine_fails_the_save_on_all(group: Group, tmp_path
         if rank == where:
             raise OSError("no space left on device")
 
-    made = saved(group, tmp_path, fill)
+    saves = save_on_all(group, tmp_path, fill)
 
-    assert all(isinstance(instance, files.CannotSave) and "no space left" in str(instance) for instance in made), made
+    assert all(isinstance(instance, files.CannotSave) and "no space left" in str(instance) for instance in saves), saves
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -132,30 +132,30 @@ def test_a_disk_that_fills_during_the_transfer_fails_the_save_on_all(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(shared_folder, "_write", full)
-    made = saved(group, tmp_path, one_of_each)
+    saves = save_on_all(group, tmp_path, one_of_each)
 
-    assert all(isinstance(instance, files.CannotSave) for instance in made), made
+    assert all(isinstance(instance, files.CannotSave) for instance in saves), saves
     monkeypatch.undo()
 
 
 def test_a_checkpoint_with_corrupted_transfers_is_not_committed(group: Group, tmp_path: Path) -> None:
     group.spoils = True
-    made = saved(group, tmp_path, one_of_each)
+    saves = save_on_all(group, tmp_path, one_of_each)
 
-    assert all("other bytes than were sent" in str(instance) for instance in made), made
+    assert all("other bytes than were sent" in str(instance) for instance in saves), saves
     assert not (tmp_path / "machine-0" / "checkpoint-5").exists()
 
 
 def test_a_save_that_a_single_machine_cannot_start_fails_at_once_on_all(group: Group, tmp_path: Path) -> None:
     (tmp_path / "machine-0").write_text("a file, where a folder has to be")
 
-    made = saved(group, tmp_path, one_of_each)
+    saves = save_on_all(group, tmp_path, one_of_each)
 
-    assert all(isinstance(instance, files.CannotSave) for instance in made), made
+    assert all(isinstance(instance, files.CannotSave) for instance in saves), saves
 
 
 def test_machines_without_the_folder_get_a_copy_of_the_first_machines_files(group: Group, tmp_path: Path) -> None:
-    saved(group, tmp_path, one_of_each)
+    save_on_all(group, tmp_path, one_of_each)
 
     def read(peers: Thread) -> Any:
         own = tmp_path / f"machine-{peers.rank}"

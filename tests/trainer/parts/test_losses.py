@@ -28,7 +28,7 @@ SAMPLES, LENGTH, CLASSES = 6, 5, 4
 DETECTION = "transformers.loss.loss_for_object_detection"
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -43,65 +43,65 @@ def config(**values: Any) -> Any:
 
 
 def a_model(name: str, **values: Any) -> nn.Module:
-    made: nn.Module = type(name, (nn.Module,), {})()
-    made.config = config(**values)  # type: ignore[assignment]
-    return made
+    model: nn.Module = type(name, (nn.Module,), {})()
+    model.config = config(**values)  # type: ignore[assignment]
+    return model
 
 
 FAMILIES: list[tuple[str, dict[str, Any], Callable[[], tuple[Any, dict[str, Tensor]]], Callable[..., Tensor]]] = [
     (
         "TinyForCausalLM",
         {},
-        lambda: (drawn(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
+        lambda: (noise(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
         lambda out, batch: theirs.ForCausalLMLoss(out, batch["labels"], CLASSES),
     ),
     (
         "GPT2LMHeadModel",
         {},
-        lambda: (drawn(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
+        lambda: (noise(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
         lambda out, batch: theirs.ForCausalLMLoss(out, batch["labels"], CLASSES),
     ),
     (
         "TinyForMaskedLM",
         {},
-        lambda: (drawn(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
+        lambda: (noise(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
         lambda out, batch: theirs.ForMaskedLMLoss(out, batch["labels"], CLASSES),
     ),
     (
         "T5ForConditionalGeneration",
         {"is_encoder_decoder": True},
-        lambda: (drawn(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
+        lambda: (noise(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
         lambda out, batch: theirs.ForMaskedLMLoss(out, batch["labels"], CLASSES),
     ),
     (
         "TinyForTokenClassification",
         {},
-        lambda: (drawn(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
+        lambda: (noise(SAMPLES, LENGTH, CLASSES), {"labels": labels_of(SAMPLES, LENGTH)}),
         lambda out, batch: theirs.ForTokenClassification(out, batch["labels"], config()),
     ),
     (
         "TinyForSequenceClassification",
         {"num_labels": 1},
-        lambda: (drawn(SAMPLES, 1), {"labels": drawn(SAMPLES, seed=2)}),
+        lambda: (noise(SAMPLES, 1), {"labels": noise(SAMPLES, seed=2)}),
         lambda out, batch: theirs.ForSequenceClassificationLoss(batch["labels"], out, config(num_labels=1)),
     ),
     (
         "TinyForImageClassification",
         {},
-        lambda: (drawn(SAMPLES, CLASSES), {"labels": labels_of(SAMPLES)}),
+        lambda: (noise(SAMPLES, CLASSES), {"labels": labels_of(SAMPLES)}),
         lambda out, batch: theirs.ForSequenceClassificationLoss(batch["labels"], out, config()),
     ),
     (
         "TinyForAudioClassification",
         {},
-        lambda: (drawn(SAMPLES, CLASSES), {"labels": drawn(SAMPLES, CLASSES, seed=2).gt(0).float()}),
+        lambda: (noise(SAMPLES, CLASSES), {"labels": noise(SAMPLES, CLASSES, seed=2).gt(0).float()}),
         lambda out, batch: theirs.ForSequenceClassificationLoss(batch["labels"], out, config()),
     ),
     (
         "TinyForQuestionAnswering",
         {},
         lambda: (
-            {"start_logits": drawn(SAMPLES, LENGTH), "end_logits": drawn(SAMPLES, LENGTH, seed=3)},
+            {"start_logits": noise(SAMPLES, LENGTH), "end_logits": noise(SAMPLES, LENGTH, seed=3)},
             {"start_positions": torch.tensor([0, 2, 4, 9, 9, 3]), "end_positions": torch.tensor([1, 3, 9, 4, 9, 3])},
         ),
         lambda out, batch: theirs.ForQuestionAnsweringLoss(**out, **batch),
@@ -109,17 +109,17 @@ FAMILIES: list[tuple[str, dict[str, Any], Callable[[], tuple[Any, dict[str, Tens
     (
         "TinyForSemanticSegmentation",
         {"semantic_loss_ignore_index": 254},
-        lambda: (drawn(SAMPLES, CLASSES, 3, 3), {"labels": labels_of(SAMPLES, 7, 5, ignore=254)}),
+        lambda: (noise(SAMPLES, CLASSES, 3, 3), {"labels": labels_of(SAMPLES, 7, 5, ignore=254)}),
         lambda out, batch: theirs.ForSemanticSegmentationLoss(out, batch["labels"], ignore_index=254),
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "values", "made", "expected"), FAMILIES)
+@pytest.mark.parametrize(("name", "values", "make_outputs", "expected"), FAMILIES)
 def test_the_loss_follows_from_the_class_name_of_the_model(
-    name: str, values: dict[str, Any], made: Any, expected: Any
+    name: str, values: dict[str, Any], make_outputs: Any, expected: Any
 ) -> None:
-    outputs, batch = made()
+    outputs, batch = make_outputs()
     family = families.family_of(a_model(name, **values))
     assert family is not None
 
@@ -129,11 +129,11 @@ def test_the_loss_follows_from_the_class_name_of_the_model(
     assert torch.allclose(loss, expected(outputs, batch))
 
 
-@pytest.mark.parametrize(("name", "values", "made", "expected"), FAMILIES)
+@pytest.mark.parametrize(("name", "values", "make_outputs", "expected"), FAMILIES)
 def test_the_loss_does_not_depend_on_how_a_batch_is_split(
-    name: str, values: dict[str, Any], made: Any, expected: Any
+    name: str, values: dict[str, Any], make_outputs: Any, expected: Any
 ) -> None:
-    outputs, batch = made()
+    outputs, batch = make_outputs()
     family = families.family_of(a_model(name, **values))
     assert family is not None
 
@@ -190,21 +190,21 @@ def with_scipy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def scene() -> dict[str, Any]:
-    boxes = drawn(3, 2, 8, 4).sigmoid() * 0.4 + 0.05
+    boxes = noise(3, 2, 8, 4).sigmoid() * 0.4 + 0.05
     return {
-        "logits": drawn(2, 8, CLASSES + 1),
+        "logits": noise(2, 8, CLASSES + 1),
         "pred_boxes": boxes[-1],
-        "pred_masks": drawn(2, 8, 4, 4, seed=4),
+        "pred_masks": noise(2, 8, 4, 4, seed=4),
         "labels": [
             {
                 "class_labels": torch.tensor([1, 3, 0]),
-                "boxes": drawn(3, 4, seed=5).sigmoid() * 0.4 + 0.05,
-                "masks": drawn(3, 9, 7, seed=6).gt(0).float(),
+                "boxes": noise(3, 4, seed=5).sigmoid() * 0.4 + 0.05,
+                "masks": noise(3, 9, 7, seed=6).gt(0).float(),
             },
             {
                 "class_labels": torch.tensor([2]),
-                "boxes": drawn(1, 4, seed=7).sigmoid() * 0.4 + 0.05,
-                "masks": drawn(1, 6, 8, seed=8).gt(0).float(),
+                "boxes": noise(1, 4, seed=7).sigmoid() * 0.4 + 0.05,
+                "masks": noise(1, 6, 8, seed=8).gt(0).float(),
             },
         ],
     }
@@ -240,7 +240,7 @@ def test_a_detector_without_the_packages_for_its_loss_names_the_extra(monkeypatc
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("count", [None, 7, torch.tensor(7)])
 def test_label_smoothing_gives_the_loss_of_transformers(shift: bool, count: Any) -> None:
-    logits, labels = drawn(SAMPLES, LENGTH, CLASSES), labels_of(SAMPLES, LENGTH)
+    logits, labels = noise(SAMPLES, LENGTH, CLASSES), labels_of(SAMPLES, LENGTH)
     for outputs in ({"logits": logits}, (logits,)):
         mine = LabelSmoother(0.2)(outputs, labels.clone(), shift, count)
         assert torch.equal(mine, TheirSmoother(0.2)(outputs, labels.clone(), shift, count))
@@ -277,10 +277,10 @@ def test_label_smoothing_gives_the_loss_of_transformers(shift: bool, count: Any)
 def test_a_label_out_of_range_is_named_in_the_first_batch(
     name: str, values: dict[str, Any], labels: Tensor, message: str
 ) -> None:
-    with pytest.raises(DatasetError) as refused:
+    with pytest.raises(DatasetError) as error:
         require_labels({"labels": labels}, a_model(name, **values))
 
-    assert re.search(message, f"{refused.value}: {refused.value.hint}")
+    assert re.search(message, f"{error.value}: {error.value.hint}")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_labels_in_range_or_without_a_known_range_are_accepted(name: str, values
 
 def test_the_classification_loss_names_a_label_out_of_range() -> None:
     with pytest.raises(DatasetError, match="labels has 7 at sample 2") as error:
-        classification(drawn(3, CLASSES), torch.tensor([1, 2, 7]))
+        classification(noise(3, CLASSES), torch.tensor([1, 2, 7]))
     assert error.value.__context__ is not None
 
 

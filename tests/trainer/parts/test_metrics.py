@@ -20,7 +20,7 @@ from footplate.trainer.metrics.counting import Auroc, Sums
 CLASSES, SAMPLES = 4, 301
 
 
-def drawn(classes: int = CLASSES, seed: int = 0, length: int | None = None) -> tuple[Tensor, Tensor]:
+def random_logits(classes: int = CLASSES, seed: int = 0, length: int | None = None) -> tuple[Tensor, Tensor]:
     """Returns random logits that correlate with the labels. Some labels are ignored."""
     generator = torch.Generator().manual_seed(seed)
     shape = (SAMPLES,) if length is None else (SAMPLES, length)
@@ -83,7 +83,7 @@ def matthews(pairs: list[tuple[int, int]]) -> float:
 @pytest.mark.parametrize("average", ["macro", "micro", "weighted", "binary"])
 @pytest.mark.parametrize("kind", ["precision", "recall", "f1"])
 def test_precision_recall_and_f1_equal_their_formulas(kind: str, average: str, length: int | None) -> None:
-    logits, labels = drawn(length=length)
+    logits, labels = random_logits(length=length)
     logits[..., 3] -= 100  # never predicted
     expected = averaged(kind, average, pairs(logits, labels))
 
@@ -93,7 +93,7 @@ def test_precision_recall_and_f1_equal_their_formulas(kind: str, average: str, l
 
 
 def test_accuracy_and_correlation_equal_their_formulas() -> None:
-    logits, labels = drawn(length=2)
+    logits, labels = random_logits(length=2)
     class_pairs = pairs(logits, labels)
 
     assert streamed("accuracy", logits, labels) == pytest.approx(
@@ -111,7 +111,7 @@ def area(scores: list[float], positive: list[bool]) -> float:
 
 
 def test_the_auroc_of_two_classes_equals_its_formula() -> None:
-    logits, labels = drawn(classes=2)
+    logits, labels = random_logits(classes=2)
     counted = labels != -100
     scores, positive = (logits[:, 1] - logits[:, 0])[counted].tolist(), labels[counted].bool().tolist()
 
@@ -121,7 +121,7 @@ def test_the_auroc_of_two_classes_equals_its_formula() -> None:
 
 
 def test_the_auroc_of_many_classes_is_the_mean_of_the_one_vs_rest_aurocs() -> None:
-    logits, labels = drawn()
+    logits, labels = random_logits()
     counted = labels != -100
     chances = logits.double().softmax(-1)[counted]
     item = [area(chances[:, k].tolist(), labels[counted].eq(k).tolist()) for k in range(CLASSES)]
@@ -141,7 +141,7 @@ def test_the_auroc_counts_ties_as_half_and_handles_scores_of_any_size() -> None:
 
 
 def test_multi_label_metrics_are_computed_class_by_class() -> None:
-    logits, _ = drawn()
+    logits, _ = random_logits()
     labels = (logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(3))).gt(0).float()
     predicted, true = logits.gt(0), labels.bool()
     item = [
@@ -171,7 +171,7 @@ def test_mse_mae_and_rmse_equal_their_formulas(name: str, formula: Callable[[Ten
 
 
 def test_perplexity_equals_its_formula() -> None:
-    logits, labels = drawn(length=3)
+    logits, labels = random_logits(length=3)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
     assert streamed("perplexity", logits, labels) == pytest.approx(math.exp(float(loss)), rel=1e-5)
@@ -184,7 +184,7 @@ def test_a_metric_without_samples_is_nan_and_its_memory_does_not_grow(name: str)
     regression = name in ("mse", "mae", "rmse")
     sizes = []
     for seed in (0, 1, 2):
-        logits, labels = drawn(classes=3, seed=seed)
+        logits, labels = random_logits(classes=3, seed=seed)
         metric.update(*((logits, logits + 1) if regression else (logits, labels)))
         assert isinstance(metric, Sums)
         sizes.append(sum(item.numel() for item in metric.sums.values()))
@@ -202,7 +202,7 @@ def test_the_memory_of_auroc_is_bounded_for_many_classes() -> None:
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "mcc", "auroc", "perplexity"])
 def test_metric_sums_of_all_processes_add_up_to_the_metric_of_the_whole(name: str) -> None:
-    logits, labels = drawn(classes=2)
+    logits, labels = random_logits(classes=2)
     whole, halves = make_metric(name), [make_metric(name), make_metric(name)]
     whole.update(logits, labels)
     for half, at in zip(halves, (slice(0, 100), slice(100, None)), strict=True):
@@ -225,7 +225,7 @@ def test_metric_sums_of_all_processes_add_up_to_the_metric_of_the_whole(name: st
     ],
 )
 def test_metrics_of_torchmetrics_are_loaded_by_name_and_agree_with_ours(name: str, ours: str) -> None:
-    logits, labels = drawn(length=2)
+    logits, labels = random_logits(length=2)
 
     theirs = streamed(f"torchmetrics/{name}", logits, labels)
 
@@ -236,12 +236,12 @@ def test_metrics_of_torchmetrics_are_loaded_by_name_and_agree_with_ours(name: st
 
 def test_torchmetrics_work_for_regression_for_tokens_and_as_objects() -> None:
     assert streamed("torchmetrics/MeanSquaredError", torch.ones(5, 1), torch.zeros(5)) == 1.0
-    logits, labels = drawn(length=3)
+    logits, labels = random_logits(length=3)
     assert streamed("torchmetrics/Perplexity", logits, labels) == pytest.approx(
         streamed("perplexity", logits, labels), rel=1e-4
     )
     own = make_metric(lambda: torchmetrics.classification.MulticlassRecall(3, average="none", ignore_index=-100))
-    own.update(*drawn(classes=3))
+    own.update(*random_logits(classes=3))
     assert list(own.compute()) == ["multiclass_recall_0", "multiclass_recall_1", "multiclass_recall_2"]
     several = make_metric("torchmetrics/Accuracy")
     several.update(torch.tensor([[1.0, -1.0]]), torch.tensor([[1.0, 1.0]]))
@@ -264,15 +264,15 @@ def test_without_torchmetrics_the_error_names_the_extra(monkeypatch: pytest.Monk
 def test_a_metric_with_add_batch_receives_predicted_classes_and_counted_labels() -> None:
     class Exact:
         def __init__(self) -> None:
-            self.seen: list[tuple[Any, Any]] = []
+            self.pairs: list[tuple[Any, Any]] = []
 
         def add_batch(self, *, predictions: Any, references: Any) -> None:
-            self.seen += zip(predictions, references, strict=True)
+            self.pairs += zip(predictions, references, strict=True)
 
         def compute(self) -> dict[str, float]:
-            return {"exact": sum(first == second for first, second in self.seen) / len(self.seen)}
+            return {"exact": sum(first == second for first, second in self.pairs) / len(self.pairs)}
 
-    logits, labels = drawn()
+    logits, labels = random_logits()
     metric = make_metric(Exact)
     metric.update(logits, labels)
 

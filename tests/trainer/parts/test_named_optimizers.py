@@ -117,10 +117,10 @@ def by_hand(steps: int = 12) -> Codec:
 
 
 def test_several_optimizers_give_the_weights_of_a_hand_written_loop(tmp_path: Path) -> None:
-    made = trainer(tmp_path)
-    made.train()
+    run = trainer(tmp_path)
+    run.train()
 
-    assert digest(made.model.state_dict()) == digest(by_hand().state_dict())
+    assert digest(run.model.state_dict()) == digest(by_hand().state_dict())
 
 
 def test_several_optimizers_with_an_own_compute_loss_give_the_same_weights(tmp_path: Path) -> None:
@@ -129,16 +129,16 @@ def test_several_optimizers_with_an_own_compute_loss_give_the_same_weights(tmp_p
             outputs = model(**inputs)
             return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
 
-    made = trainer(tmp_path, kind=Own)
-    made.train()
+    run = trainer(tmp_path, kind=Own)
+    run.train()
 
-    assert digest(made.model.state_dict()) == digest(by_hand().state_dict())
+    assert digest(run.model.state_dict()) == digest(by_hand().state_dict())
 
 
 def test_learning_rates_and_losses_are_logged_by_optimizer_id(tmp_path: Path) -> None:
-    made = trainer(tmp_path)
-    made.train()
-    logs = [row for row in made.state.log_history if "aux_loss" in row]
+    run = trainer(tmp_path)
+    run.train()
+    logs = [row for row in run.state.log_history if "aux_loss" in row]
 
     assert len(logs) == 12
     assert [row["aux_learning_rate"] for row in logs[:6]] == [0.05] * 4 + [0.025] * 2
@@ -162,8 +162,8 @@ def test_a_resumed_run_with_several_optimizers_ends_with_the_same_weights(tmp_pa
 
 def test_an_auxiliary_loss_of_the_output_updates_only_its_own_parameters(tmp_path: Path) -> None:
     gap = NamedOptimizer("gap", ["scale", "quantiles"], "sgd", {"lr": 0.1}, loss="rate_gap", clip=0)
-    made = trainer(tmp_path, [NamedOptimizer("main", ["encode", "decode"], "sgd", {"lr": 0.1}), gap], max_grad_norm=0.0)
-    made.train()
+    run = trainer(tmp_path, [NamedOptimizer("main", ["encode", "decode"], "sgd", {"lr": 0.1}), gap], max_grad_norm=0.0)
+    run.train()
 
     model = a_codec()
     set_seed(42)
@@ -180,7 +180,7 @@ def test_an_auxiliary_loss_of_the_output_updates_only_its_own_parameters(tmp_pat
             (out["loss"] / 2).backward(inputs=inner)
         optimizer.step()
         optimizer.zero_grad()
-    for mine, other in zip(made.model.parameters(), model.parameters(), strict=True):
+    for mine, other in zip(run.model.parameters(), model.parameters(), strict=True):
         assert torch.allclose(mine, other, atol=1e-7)
 
 
@@ -195,9 +195,9 @@ def test_an_optimizer_that_steps_every_third_time_does_not_affect_the_others(tmp
 
     slow = NamedOptimizer("slow", ["decode"], "sgd", {"lr": 0.1}, every=3)
     rest = NamedOptimizer("rest", ["^encode|^bottleneck"], "sgd", {"lr": 0.1})
-    made = trainer(tmp_path, [slow, rest], Watch, max_steps=7)
-    made.train()
-    names = [name for name, _ in made.model.named_parameters()]
+    run = trainer(tmp_path, [slow, rest], Watch, max_steps=7)
+    run.train()
+    names = [name for name, _ in run.model.named_parameters()]
     at = names.index("decode.1.weight")
 
     moved = [first[at] != second[at] for first, second in itertools.pairwise(sums)]
@@ -369,7 +369,7 @@ def test_a_schedule_function_with_num_training_steps_gets_the_optimizers_steps()
 
     slow = NamedOptimizer(**{**vars(AUX), "schedule": linear, "schedule_args": {"num_warmup_steps": 0}, "every": 2})
     optimizer = NamedOptimizers(a_codec(), [MAIN, slow])
-    made = optimizer.make_schedule(12)._all["aux"][1]
+    schedule = optimizer.make_schedule(12)._all["aux"][1]
 
-    assert made.lr_lambdas[0](6) == 0.0
-    assert made.lr_lambdas[0](3) == 0.5
+    assert schedule.lr_lambdas[0](6) == 0.0
+    assert schedule.lr_lambdas[0](3) == 0.5

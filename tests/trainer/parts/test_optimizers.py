@@ -33,9 +33,9 @@ from footplate.trainer.optimizers.groups import (
 
 def arguments(name: str, optim_args: str | None = None, **values: Any) -> Any:
     """Returns arguments with this optimizer. It is set afterwards, so that the arguments do not check its name."""
-    made: Any = TrainingArguments("out", **values)
-    made.optim, made.optim_args = name, optim_args
-    return made
+    args: Any = TrainingArguments("out", **values)
+    args.optim, args.optim_args = name, optim_args
+    return args
 
 
 # Names
@@ -84,11 +84,11 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
             self.made_with = {"optim_bits": optim_bits}
 
     def module(name: str, **content: Any) -> ModuleType:
-        made = ModuleType(name)
-        made.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        vars(made).update(content)
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
+        stub = ModuleType(name)
+        stub.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        vars(stub).update(content)
+        monkeypatch.setitem(sys.modules, name, stub)
+        return stub
 
     optimizers = {
         name: type(name, (Kept,), {"__module__": "bitsandbytes"}) for name in ("AdamW", "Lion", "RMSprop", "AdEMAMix")
@@ -122,21 +122,21 @@ def test_an_optimizer_has_the_class_and_arguments_it_has_in_transformers(name: s
     adam = {"betas": (0.8, 0.95), "eps": 1e-6}
     context = their_choice.OptimizerContext(args, None, {"lr": 3e-3}, adam, {})
 
-    made, kwargs = optimizer_class(args)
+    our_class, kwargs = optimizer_class(args)
     expected, expected_kwargs = their_choice._OPTIMIZER_HANDLERS[TheirNames(name)](context)
 
-    same = made is expected or (made is ours.Adafactor and expected is theirs.Adafactor)
+    same = our_class is expected or (our_class is ours.Adafactor and expected is theirs.Adafactor)
     assert same
-    defaults = {parameter.name: parameter.default for parameter in inspect.signature(made).parameters.values()}
+    defaults = {parameter.name: parameter.default for parameter in inspect.signature(our_class).parameters.values()}
     assert {**defaults, **kwargs} == {**defaults, **expected_kwargs}
 
 
 @pytest.mark.usefixtures("packages")
 def test_embeddings_keep_32_bit_state_with_an_8_bit_optimizer() -> None:
     model = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))
-    made, kwargs = optimizer_class(arguments("adamw_bnb_8bit"))
+    kind, kwargs = optimizer_class(arguments("adamw_bnb_8bit"))
 
-    make_optimizer(made, kwargs, model, [], 0.0)
+    make_optimizer(kind, kwargs, model, [], 0.0)
 
     assert sys.modules["bitsandbytes"].overrides == [(model[0], "weight", {"optim_bits": 32})]
 
@@ -256,8 +256,8 @@ def test_an_optimizer_factory_gets_the_model_and_chooses_its_groups() -> None:
         def __init__(self, model: nn.Module, lr: float) -> None:
             super().__init__(model.parameters(), lr=lr)
 
-    made = make_optimizer(Factory, {"lr": 0.5}, model, [], 0.1)
-    assert [len(group["params"]) for group in made.param_groups] == [1]
+    optimizer = make_optimizer(Factory, {"lr": 0.5}, model, [], 0.1)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1]
     own = make_optimizer(torch.optim.SGD, {"lr": 0.5, "params": [model.bias]}, model, [], 0.1)
     assert own.param_groups[0]["params"] == [model.bias]
     assert len(make_optimizer(Whole, {"lr": 0.5, "model": model}, model, [], 0.1).param_groups[0]["params"]) == 2
@@ -312,10 +312,10 @@ def test_adafactor_is_bit_identical_to_that_of_transformers(options: dict[str, A
 def test_adafactor_continues_from_a_state_of_transformers() -> None:
     options = ADAFACTOR[1]
     straight = run(theirs.Adafactor(weights(), **options))
-    stopped = theirs.Adafactor(weights(), **options)
-    half = run(stopped, steps=6)
+    source = theirs.Adafactor(weights(), **options)
+    half = run(source, steps=6)
     resumed = ours.Adafactor([nn.Parameter(item.clone()) for item in half], **options)
-    resumed.load_state_dict(stopped.state_dict())
+    resumed.load_state_dict(source.state_dict())
 
     assert equal(run(resumed, start=6), straight)
 
@@ -404,26 +404,26 @@ def test_schedule_free_keeps_gradients_and_refuses_a_step_in_evaluation() -> Non
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "lion"])
 def test_resumed_optimizer_states_continue_bit_identically(kind: str) -> None:
-    def made() -> Any:
+    def optimizer() -> Any:
         return ours.Lion(weights(), lr=1e-2) if kind == "lion" else schedule_free(kind, warmup_steps=4)
 
-    straight, stopped, resumed = made(), made(), made()
-    for item in (straight, stopped):
+    straight, source, resumed = optimizer(), optimizer(), optimizer()
+    for item in (straight, source):
         if kind != "lion":
             item.train()
-    whole, half = run(straight), run(stopped, steps=5)
+    whole, half = run(straight), run(source, steps=5)
     with torch.no_grad():
-        for parameter, saved in zip(resumed.param_groups[0]["params"], half, strict=True):
-            parameter.copy_(saved)
-    resumed.load_state_dict(stopped.state_dict())
+        for parameter, value in zip(resumed.param_groups[0]["params"], half, strict=True):
+            parameter.copy_(value)
+    resumed.load_state_dict(source.state_dict())
 
     assert equal(run(resumed, start=5), whole)
 
 
 def test_schedule_free_requires_warmup_as_a_number_of_steps() -> None:
-    made, kwargs = optimizer_class(arguments("schedule_free_adamw", "r=0.5", warmup_steps=10, weight_decay=0.1))
+    kind, kwargs = optimizer_class(arguments("schedule_free_adamw", "r=0.5", warmup_steps=10, weight_decay=0.1))
 
-    assert made is ours.AdamWScheduleFree
+    assert kind is ours.AdamWScheduleFree
     assert (kwargs["warmup_steps"], kwargs["r"], kwargs["weight_decay"]) == (10, 0.5, 0.1)
     with pytest.raises(ValueError, match=r"warmup_steps 0.1.*schedule_free_sgd"):
         optimizer_class(arguments("schedule_free_sgd", warmup_steps=0.1))
@@ -440,7 +440,7 @@ def test_sparse_gradients_are_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("make", "message"),
     [
         (lambda: ours.Lion(weights(), lr=-1), "lr must be 0 or more"),
         (lambda: ours.Lion(weights(), betas=(0.9, 1.0)), "betas must lie"),
@@ -449,6 +449,6 @@ def test_sparse_gradients_are_refused(kind: Any) -> None:
         (lambda: ours.SGDScheduleFree(weights(), lr=-1.0), "lr of SGDScheduleFree"),
     ],
 )
-def test_optimizer_arguments_out_of_range_are_refused(made: Any, message: str) -> None:
+def test_optimizer_arguments_out_of_range_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        made()
+        make()

@@ -142,11 +142,11 @@ def test_each_trial_has_a_folder_with_the_name_of_the_trial(tmp_path: Path) -> N
 
 
 def test_model_init_may_build_the_model_from_the_trial(tmp_path: Path) -> None:
-    made: list[Any] = []
+    hidden_sizes: list[Any] = []
 
     def for_trial(trial: Any) -> Net:
-        made.append(None if trial is None else trial.params["hidden"])
-        return Net(made[-1] or 8)
+        hidden_sizes.append(None if trial is None else trial.params["hidden"])
+        return Net(hidden_sizes[-1] or 8)
 
     trainer = a_trainer(tmp_path, for_trial)
     best = trainer.hyperparameter_search(
@@ -154,9 +154,9 @@ def test_model_init_may_build_the_model_from_the_trial(tmp_path: Path) -> None:
     )
 
     assert isinstance(best, BestRun)
-    assert made[0] is None
-    assert set(made[1:]) <= {2, 3, 4, 5}
-    assert trainer.model.net[0].out_features == made[-1]  # type: ignore[index,union-attr]
+    assert hidden_sizes[0] is None
+    assert set(hidden_sizes[1:]) <= {2, 3, 4, 5}
+    assert trainer.model.net[0].out_features == hidden_sizes[-1]  # type: ignore[index,union-attr]
 
 
 def test_a_pruned_trial_ends_early_and_leaves_no_training_open(tmp_path: Path) -> None:

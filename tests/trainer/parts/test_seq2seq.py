@@ -134,8 +134,8 @@ def test_a_generation_config_may_be_a_folder_or_a_file(tmp_path: Path) -> None:
 
     for where in (str(tmp_path), tmp_path, str(tmp_path / "generation_config.json")):
         assert Seq2SeqTrainer.load_generation_config(where, GenerationConfig).max_length == 7
-    made = Seq2SeqTrainingArguments(str(tmp_path), generation_config=str(tmp_path), report_to="none", use_cpu=True)
-    assert Seq2SeqTrainer(a_model(), made).model.generation_config.max_length == 7
+    args = Seq2SeqTrainingArguments(str(tmp_path), generation_config=str(tmp_path), report_to="none", use_cpu=True)
+    assert Seq2SeqTrainer(a_model(), args).model.generation_config.max_length == 7
     assert Seq2SeqTrainer.load_generation_config(str(tmp_path)).num_beams == 2
 
 
@@ -146,10 +146,10 @@ def test_an_invalid_generation_config_is_refused_before_training(tmp_path: Path)
 
 
 def test_arguments_with_a_generation_config_can_be_written_as_json(tmp_path: Path) -> None:
-    made = Seq2SeqTrainingArguments(str(tmp_path), generation_config=GenerationConfig(max_length=7))
+    args = Seq2SeqTrainingArguments(str(tmp_path), generation_config=GenerationConfig(max_length=7))
 
-    assert made.to_dict()["generation_config"]["max_length"] == 7
-    assert '"max_length": 7' in made.to_json_string()
+    assert args.to_dict()["generation_config"]["max_length"] == 7
+    assert '"max_length": 7' in args.to_json_string()
 
 
 def test_sortish_sampler_groups_samples_by_length(tmp_path: Path) -> None:
