@@ -146,7 +146,7 @@ class StopOnRankOne(TrainerCallback):
             raise StoppedEvaluating
 
 
-def stopped(roots: Roots) -> bool:
+def was_stopped(roots: Roots) -> bool:
     spec = JobSpec.parse({"model": MODEL, "data": {"eval": {"use": "lm-eval", "args": CASES["shipped"]}}})
     trainer = our_trainer(spec, build(spec, roots), replace(spec.training, output_dir=str(FOLDER / "out")))
     trainer.add_callback(StopOnRankOne())
@@ -189,7 +189,7 @@ if __name__ == "__main__":
         shared: dict[str, Any] = {
             name: evaluated(CASES[name], folders) for name in ("group", "generated", "with examples")
         }
-        shared["stopped"] = stopped(folders)
+        shared["stopped"] = was_stopped(folders)
         (FOLDER / f"results-{rank}.json").write_text(json.dumps(shared))
     else:
         folders = prepare()

@@ -72,8 +72,8 @@ def chat(*contents: str, system: str | None = None) -> list[Message]:
 
 def learned(tokenizer: PreTrainedTokenizerFast, messages: list[Message], **more: Any) -> list[str]:
     """Returns the parts of a conversation that count for the loss."""
-    made = AnswerTokens(tokenizer)(messages, **more)
-    pairs = groupby(zip(made["input_ids"], made["labels"], strict=True), key=lambda pair: pair[1] != -100)
+    tokens = AnswerTokens(tokenizer)(messages, **more)
+    pairs = groupby(zip(tokens["input_ids"], tokens["labels"], strict=True), key=lambda pair: pair[1] != -100)
     return [tokenizer.decode([label for _, label in group]) for counts, group in pairs if counts]
 
 

@@ -24,7 +24,7 @@ def callback(name: str, **args: Any) -> Any:
     return load("callbacks", name)(**args)
 
 
-def trainer(folder: Path, *callbacks: Any, model: Any = None, **values: Any) -> Trainer:
+def a_trainer(folder: Path, *callbacks: Any, model: Any = None, **values: Any) -> Trainer:
     defaults: dict[str, Any] = {
         "max_steps": 10, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 1e-2,
         "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True,
@@ -40,49 +40,49 @@ def trainer(folder: Path, *callbacks: Any, model: Any = None, **values: Any) -> 
     )
 
 
-def logs(made: Trainer) -> list[dict[str, Any]]:
-    return [log for log in made.state.log_history if "loss" in log]
+def logs(trainer: Trainer) -> list[dict[str, Any]]:
+    return [log for log in trainer.state.log_history if "loss" in log]
 
 
 def test_the_learning_rate_of_every_parameter_group_is_logged_at_its_step(tmp_path: Path) -> None:
-    made = trainer(tmp_path, callback("log_learning_rate"), weight_decay=0.1, warmup_steps=3)
-    made.train()
+    trainer = a_trainer(tmp_path, callback("log_learning_rate"), weight_decay=0.1, warmup_steps=3)
+    trainer.train()
 
-    assert [log["learning_rate_group_0"] for log in logs(made)] == [log["learning_rate"] for log in logs(made)]
-    assert all(log["learning_rate_group_0"] == log["learning_rate_group_1"] for log in logs(made))
+    assert [log["learning_rate_group_0"] for log in logs(trainer)] == [log["learning_rate"] for log in logs(trainer)]
+    assert all(log["learning_rate_group_0"] == log["learning_rate_group_1"] for log in logs(trainer))
 
 
 def test_gradient_norms_of_layers_add_up_to_the_total_norm(tmp_path: Path) -> None:
-    made = trainer(tmp_path, callback("gradient_norms"), max_grad_norm=0.0, logging_steps=2)
-    made.train()
+    trainer = a_trainer(tmp_path, callback("gradient_norms"), max_grad_norm=0.0, logging_steps=2)
+    trainer.train()
 
-    assert len(logs(made)) == 5
-    for log in logs(made):
+    assert len(logs(trainer)) == 5
+    for log in logs(trainer):
         layers = {name: value for name, value in log.items() if name.startswith("grad_norm/")}
         assert list(layers) == ["grad_norm/layers.0", "grad_norm/layers.3", "grad_norm/layers.6"]
         assert math.hypot(*layers.values()) == pytest.approx(log["grad_norm"], rel=1e-5)
 
 
 def test_gradient_norms_are_in_the_log_of_the_first_step_if_no_other_step_is_logged(tmp_path: Path) -> None:
-    made = trainer(
+    trainer = a_trainer(
         tmp_path, callback("gradient_norms", depth=1), max_grad_norm=0.0, logging_strategy="no", logging_first_step=True
     )
-    made.train()
-    assert [log["step"] for log in logs(made) if "grad_norm/layers" in log] == [1]
+    trainer.train()
+    assert [log["step"] for log in logs(trainer) if "grad_norm/layers" in log] == [1]
 
 
 def test_gradient_norms_can_be_logged_for_larger_parts_of_the_model(tmp_path: Path) -> None:
-    made = trainer(tmp_path, callback("gradient_norms", depth=1), max_grad_norm=0.0, max_steps=1)
-    made.train()
-    assert logs(made)[0]["grad_norm/layers"] == pytest.approx(logs(made)[0]["grad_norm"], rel=1e-5)
+    trainer = a_trainer(tmp_path, callback("gradient_norms", depth=1), max_grad_norm=0.0, max_steps=1)
+    trainer.train()
+    assert logs(trainer)[0]["grad_norm/layers"] == pytest.approx(logs(trainer)[0]["grad_norm"], rel=1e-5)
 
 
 def test_early_stopping_follows_the_loss_if_no_metric_is_named(tmp_path: Path) -> None:
-    made = trainer(
+    trainer = a_trainer(
         tmp_path, callback("early_stopping", patience=2, threshold=100.0), eval_strategy="steps", eval_steps=1
     )
-    made.train()
-    assert made.state.global_step == 3
+    trainer.train()
+    assert trainer.state.global_step == 3
 
 
 class Diverges(torch.nn.Module):
@@ -97,17 +97,17 @@ class Diverges(torch.nn.Module):
 
 
 def test_stop_on_nan_ends_a_run_after_the_given_number_of_nan_steps(tmp_path: Path) -> None:
-    made = trainer(
+    trainer = a_trainer(
         tmp_path, callback("stop_on_nan", steps=3), model=Diverges(5), gradient_accumulation_steps=1, logging_steps=2
     )
     with pytest.raises(FloatingPointError, match="in 4 steps up to step 8, and stop_on_nan fails the job after 3"):
-        made.train()
+        trainer.train()
 
 
 def test_the_nan_count_of_stop_on_nan_survives_a_resume(tmp_path: Path) -> None:
     values: dict[str, Any] = {"gradient_accumulation_steps": 1, "save_strategy": "steps", "save_steps": 100}
-    trainer(tmp_path, callback("stop_on_nan", steps=4), StopAt(6), model=Diverges(5), **values).train()
-    resumed = trainer(tmp_path, callback("stop_on_nan", steps=4), model=Diverges(1), **values)
+    a_trainer(tmp_path, callback("stop_on_nan", steps=4), StopAt(6), model=Diverges(5), **values).train()
+    resumed = a_trainer(tmp_path, callback("stop_on_nan", steps=4), model=Diverges(1), **values)
     with pytest.raises(FloatingPointError, match="in 4 steps up to step 8"):
         resumed.train(resume_from_checkpoint=True)
 
@@ -125,7 +125,7 @@ class Weights(TrainerCallback):
     """Records the model's weights before the first step and after each."""
 
     def __init__(self) -> None:
-        self.seen: list[dict[str, torch.Tensor]] = []
+        self.history: list[dict[str, torch.Tensor]] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._look(kwargs["model"])
@@ -134,62 +134,62 @@ class Weights(TrainerCallback):
         self._look(kwargs["model"])
 
     def _look(self, model: torch.nn.Module) -> None:
-        self.seen.append({name: value.detach().clone() for name, value in model.named_parameters()})
+        self.history.append({name: value.detach().clone() for name, value in model.named_parameters()})
 
 
 def test_weight_averages_become_the_model_and_do_not_change_training(tmp_path: Path) -> None:
     watched, evaluates = Weights(), {"eval_strategy": "steps", "eval_steps": 3}
-    plain = trainer(tmp_path / "plain", **evaluates)
+    plain = a_trainer(tmp_path / "plain", **evaluates)
     plain.train()
-    made = trainer(tmp_path / "ema", callback("ema", decay=0.5), watched, **evaluates)
-    made.train()
+    trainer = a_trainer(tmp_path / "ema", callback("ema", decay=0.5), watched, **evaluates)
+    trainer.train()
 
-    assert [log["loss"] for log in logs(made)] == [log["loss"] for log in logs(plain)]
-    assert digest(watched.seen[-1]) == digest(dict(plain.model.named_parameters()))
-    for name, value in averaged_by_hand(watched.seen, 0.5).items():
-        torch.testing.assert_close(made.model.state_dict()[name], value)
+    assert [log["loss"] for log in logs(trainer)] == [log["loss"] for log in logs(plain)]
+    assert digest(watched.history[-1]) == digest(dict(plain.model.named_parameters()))
+    for name, value in averaged_by_hand(watched.history, 0.5).items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], value)
 
 
 def test_evaluations_use_the_averaged_weights(tmp_path: Path) -> None:
-    made = trainer(tmp_path, callback("ema", decay=0.9), eval_strategy="steps", eval_steps=10)
-    made.train()
-    last = [log["eval_loss"] for log in made.state.log_history if "eval_loss" in log][-1]
+    trainer = a_trainer(tmp_path, callback("ema", decay=0.9), eval_strategy="steps", eval_steps=10)
+    trainer.train()
+    last = [log["eval_loss"] for log in trainer.state.log_history if "eval_loss" in log][-1]
 
-    assert made.evaluate()["eval_loss"] == last
-    assert made.evaluate()["eval_loss"] == last
+    assert trainer.evaluate()["eval_loss"] == last
+    assert trainer.evaluate()["eval_loss"] == last
 
 
 @pytest.mark.parametrize("in_background", [False, True])
 def test_resumed_weight_averages_are_bit_identical(tmp_path: Path, in_background: bool) -> None:
     saves = {"save_strategy": "steps", "save_steps": 3, "save_in_background": in_background}
-    whole = trainer(tmp_path / "whole", callback("ema"), **saves)
+    whole = a_trainer(tmp_path / "whole", callback("ema"), **saves)
     whole.train()
-    stopped = trainer(tmp_path / "cut", callback("ema"), StopAt(5), **saves)
-    stopped.train()
-    resumed = trainer(tmp_path / "cut", callback("ema"), **saves)
+    first = a_trainer(tmp_path / "cut", callback("ema"), StopAt(5), **saves)
+    first.train()
+    resumed = a_trainer(tmp_path / "cut", callback("ema"), **saves)
     resumed.train(resume_from_checkpoint=True)
 
     assert fingerprint(resumed, []) == fingerprint(whole, [])
-    saved = load_file(tmp_path / "cut" / "checkpoint-5" / "model.safetensors")
-    assert digest(saved) != digest(stopped.model.state_dict()), "a checkpoint has the weights, not their averages"
+    weights = load_file(tmp_path / "cut" / "checkpoint-5" / "model.safetensors")
+    assert digest(weights) != digest(first.model.state_dict()), "a checkpoint has the weights, not their averages"
 
 
 def test_the_averages_of_the_best_model_are_loaded_at_the_end(tmp_path: Path) -> None:
-    made = trainer(
+    trainer = a_trainer(
         tmp_path, callback("ema", decay=0.9), eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2,
         load_best_model_at_end=True, learning_rate=0.2,
     )  # fmt: skip
-    made.train()
+    trainer.train()
 
-    best = min(log["eval_loss"] for log in made.state.log_history if "eval_loss" in log)
-    assert made.evaluate()["eval_loss"] == best == made.state.best_metric
+    best = min(log["eval_loss"] for log in trainer.state.log_history if "eval_loss" in log)
+    assert trainer.evaluate()["eval_loss"] == best == trainer.state.best_metric
 
 
 def test_averaging_starts_at_a_checkpoint_without_averages(tmp_path: Path) -> None:
     saves = {"save_strategy": "steps", "save_steps": 5}
-    trainer(tmp_path, StopAt(5), **saves).train()
-    made = trainer(tmp_path, callback("ema"), **saves)
-    made.train(resume_from_checkpoint=True)
+    a_trainer(tmp_path, StopAt(5), **saves).train()
+    trainer = a_trainer(tmp_path, callback("ema"), **saves)
+    trainer.train(resume_from_checkpoint=True)
 
     state = json.loads((tmp_path / "checkpoint-10" / "trainer_state.json").read_text())
     assert state["stateful_callbacks"]["Ema"]["attributes"]["updates"] == 5

@@ -35,9 +35,9 @@ def test_labels_in_the_samples_are_kept(tokenizer: Any) -> None:
 def test_a_tokenizer_without_a_pad_token_is_refused_with_the_argument_to_set(tokenizer: Any) -> None:
     tokenizer.pad_token, tokenizer.eos_token = None, "[SEP]"
 
-    for made in (collators.padding, collators.masked_lm, collators.token_classification, collators.t5_spans):
+    for factory in (collators.padding, collators.masked_lm, collators.token_classification, collators.t5_spans):
         with pytest.raises(NotBuildable, match="has no pad token") as error:
-            made(tokenizer)
+            factory(tokenizer)
         assert '"pad_token": "[SEP]"' in str(error.value.hint)
     causal = collators.causal_lm(tokenizer)
     assert causal([{"input_ids": [7, 8]}, {"input_ids": [8, 9]}])["input_ids"].shape == (2, 2)

@@ -52,7 +52,7 @@ def parquet(folder: Path, **more: Any) -> Any:
     return files.parquet(paths=[str(folder / f"{name}.parquet") for name in "ab"], **more)
 
 
-def saved(folder: Path, **more: Any) -> Any:
+def saved_dataset(folder: Path, **more: Any) -> Any:
     return files.dataset(path=SAVED, split="train", **more)
 
 
@@ -61,18 +61,18 @@ def repository(folder: Path, **more: Any) -> Any:
     return files.dataset(path=str(folder), **more)
 
 
-Made = Callable[..., Any]
-KINDS = pytest.mark.parametrize("made", [jsonl, csv, text, whole_texts, parquet, saved, repository])
+Make = Callable[..., Any]
+KINDS = pytest.mark.parametrize("make", [jsonl, csv, text, whole_texts, parquet, saved_dataset, repository])
 
 
 @KINDS
 @pytest.mark.parametrize("which", [{}, {"offset": 2}, {"limit": 2}, {"offset": 1, "limit": 1}])
 def test_a_stream_yields_the_same_rows_as_the_indexed_dataset(
-    tmp_path: Path, made: Made, which: dict[str, int]
+    tmp_path: Path, make: Make, which: dict[str, int]
 ) -> None:
-    by_number = made(tmp_path, **which)
+    by_number = make(tmp_path, **which)
 
-    stream = made(tmp_path, **which, streaming=True)
+    stream = make(tmp_path, **which, streaming=True)
 
     assert not hasattr(stream, "__len__")
     assert [*stream] == [by_number[at] for at in range(len(by_number))]
@@ -81,18 +81,18 @@ def test_a_stream_yields_the_same_rows_as_the_indexed_dataset(
 
 @KINDS
 @pytest.mark.parametrize("row_count", [1, 2])
-def test_a_resumed_file_stream_continues_with_the_next_row(tmp_path: Path, made: Made, row_count: int) -> None:
+def test_a_resumed_file_stream_continues_with_the_next_row(tmp_path: Path, make: Make, row_count: int) -> None:
     for which in ({}, {"offset": 1, "limit": 4}):
-        first = made(tmp_path, streaming=True, **which)
+        first = make(tmp_path, streaming=True, **which)
         reading = iter(first)
         rows = [next(reading) for _ in range(row_count)]
         place = json.loads(json.dumps(first.state_dict()))
 
-        resumed = made(tmp_path, streaming=True, **which)
+        resumed = make(tmp_path, streaming=True, **which)
         resumed.load_state_dict(place)
         assert resumed.state_dict() == place, "a stream has its restored position before it reads the next row"
 
-        assert [*rows, *resumed] == [*made(tmp_path, streaming=True, **which)]
+        assert [*rows, *resumed] == [*make(tmp_path, streaming=True, **which)]
 
 
 def test_a_resumed_file_stream_does_not_read_earlier_bytes_again(tmp_path: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_resumed_file_stream_does_not_read_earlier_bytes_again(tmp_path: Path)
     assert [*resumed] == ROWS[30:]
 
 
-@pytest.mark.parametrize("made", [jsonl, parquet])
-def test_loader_workers_share_a_stream_without_repeating_rows(tmp_path: Path, made: Made) -> None:
-    loader = DataLoader(made(tmp_path, streaming=True), batch_size=None, num_workers=2)
+@pytest.mark.parametrize("make", [jsonl, parquet])
+def test_loader_workers_share_a_stream_without_repeating_rows(tmp_path: Path, make: Make) -> None:
+    loader = DataLoader(make(tmp_path, streaming=True), batch_size=None, num_workers=2)
 
     rows = [*loader]
 

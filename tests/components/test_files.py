@@ -17,7 +17,7 @@ from footplate.contract.errors import DatasetError
 SAVED = str(Path(__file__).parent / "saved_by_datasets")
 
 
-def written(folder: Path, name: str, text: str) -> list[str]:
+def write_file(folder: Path, name: str, text: str) -> list[str]:
     (folder / name).write_text(text)
     return [str(folder / name)]
 
@@ -32,7 +32,7 @@ def parquet(folder: Path, name: str, rows: list[dict[str, Any]]) -> str:
 
 
 def test_a_csv_record_may_hold_delimiters_quotes_and_line_ends(tmp_path: Path) -> None:
-    paths = written(tmp_path, "a.csv", 'text,label\r\n"one, ""two""\nthree",1\r\n\r\nfour,0\r\n')
+    paths = write_file(tmp_path, "a.csv", 'text,label\r\n"one, ""two""\nthree",1\r\n\r\nfour,0\r\n')
 
     rows = files.csv(paths=paths)
 
@@ -43,19 +43,19 @@ def test_a_csv_record_may_hold_delimiters_quotes_and_line_ends(tmp_path: Path) -
 def test_a_csv_value_may_be_as_long_as_a_document(tmp_path: Path) -> None:
     document = "word " * 100_000
 
-    assert all_of(files.csv(paths=written(tmp_path, "a.csv", f"text\n{document}\n"))) == [{"text": document}]
+    assert all_of(files.csv(paths=write_file(tmp_path, "a.csv", f"text\n{document}\n"))) == [{"text": document}]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_row_that_is_nested_too_deep_is_reported_with_its_line(tmp_path: Path, streaming: bool) -> None:
-    paths = written(tmp_path, "a.jsonl", '{"x": 1}\n{"x": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    paths = write_file(tmp_path, "a.jsonl", '{"x": 1}\n{"x": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
 
     with pytest.raises(DatasetError, match=r"a\.jsonl, line 2.*nested too deep"):
         list(files.jsonl(paths=paths, streaming=streaming))
 
 
 def test_a_csv_column_is_numeric_if_all_its_values_are_numbers(tmp_path: Path) -> None:
-    paths = written(tmp_path, "a.csv", "whole,number,code,mixed,gap\n1,1,007,1,\n-2,2.5e3,008,x,3\n")
+    paths = write_file(tmp_path, "a.csv", "whole,number,code,mixed,gap\n1,1,007,1,\n-2,2.5e3,008,x,3\n")
 
     assert all_of(files.csv(paths=paths)) == [
         {"whole": 1, "number": 1.0, "code": "007", "mixed": "1", "gap": None},
@@ -64,8 +64,8 @@ def test_a_csv_column_is_numeric_if_all_its_values_are_numbers(tmp_path: Path) -
 
 
 def test_several_csv_files_are_read_as_one_if_their_columns_agree(tmp_path: Path) -> None:
-    first, second = written(tmp_path, "a.tsv", "x\ty\n1\t2\n"), written(tmp_path, "b.tsv", "x\ty\n3\t4\n")
-    other = written(tmp_path, "c.tsv", "x\tz\n3\t4\n")
+    first, second = write_file(tmp_path, "a.tsv", "x\ty\n1\t2\n"), write_file(tmp_path, "b.tsv", "x\ty\n3\t4\n")
+    other = write_file(tmp_path, "c.tsv", "x\tz\n3\t4\n")
 
     assert [row["y"] for row in all_of(files.csv(paths=first + second))] == [2, 4]
     with pytest.raises(DatasetError, match=r"c\.tsv.*x, z.*x, y"):
@@ -84,7 +84,7 @@ def test_several_csv_files_are_read_as_one_if_their_columns_agree(tmp_path: Path
 )
 def test_an_error_in_a_csv_file_is_reported_with_its_line(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(DatasetError, match=says):
-        files.csv(paths=written(tmp_path, "a.csv", text))
+        files.csv(paths=write_file(tmp_path, "a.csv", text))
 
 
 def test_a_file_that_is_not_utf8_text_is_reported_with_its_line(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_file_that_is_not_utf8_text_is_reported_with_its_line(tmp_path: Path) 
 
 
 def test_a_text_file_yields_one_row_per_line_or_one_row_per_file(tmp_path: Path) -> None:
-    first, second = written(tmp_path, "a.txt", "one\r\n\n  \ntwo"), written(tmp_path, "b.txt", "three\nfour\n")
+    first, second = write_file(tmp_path, "a.txt", "one\r\n\n  \ntwo"), write_file(tmp_path, "b.txt", "three\nfour\n")
 
     assert [row["text"] for row in all_of(files.text(paths=first + second))] == ["one", "two", "three", "four"]
     assert all_of(files.text(paths=second, by="file", column="said")) == [{"said": "three\nfour\n"}]
@@ -108,21 +108,21 @@ def test_a_text_file_yields_one_row_per_line_or_one_row_per_file(tmp_path: Path)
 @pytest.mark.parametrize("text", ["", "\n  \n"])
 def test_a_file_without_rows_is_refused_before_training(tmp_path: Path, text: str) -> None:
     with pytest.raises(DatasetError, match=r"no row in.*a\.jsonl") as error:
-        files.jsonl(paths=written(tmp_path, "a.jsonl", text))
+        files.jsonl(paths=write_file(tmp_path, "a.jsonl", text))
     assert error.value.hint
 
 
 @pytest.mark.parametrize("bounds", [{"offset": -1}, {"limit": 0}])
 def test_an_offset_or_limit_out_of_range_is_refused_in_python_too(bounds: dict[str, int], tmp_path: Path) -> None:
     """A spec's schema refuses such values, and a script has no schema."""
-    paths = written(tmp_path, "a.jsonl", '{"x": 0}\n{"x": 1}\n')
+    paths = write_file(tmp_path, "a.jsonl", '{"x": 0}\n{"x": 1}\n')
 
     with pytest.raises(DatasetError, match="offset must be 0 or more, limit 1 or more"):
         files.jsonl(paths=paths, **bounds)
 
 
 def test_offset_and_limit_keep_the_line_numbers_of_the_file_in_errors(tmp_path: Path) -> None:
-    paths = written(tmp_path, "a.jsonl", '{"x": 0}\n{"x": 1}\n{"x": 2}\n[]\n')
+    paths = write_file(tmp_path, "a.jsonl", '{"x": 0}\n{"x": 1}\n{"x": 2}\n[]\n')
 
     rows = files.jsonl(paths=paths, offset=1, limit=2)
 
@@ -157,7 +157,7 @@ def test_an_error_in_a_parquet_file_is_reported_with_the_file_name(tmp_path: Pat
     with pytest.raises(DatasetError, match=r"b\.parquet.*columns"):
         files.parquet(paths=[good, other])
     with pytest.raises(DatasetError, match=r"c\.parquet.*as Parquet"):
-        files.parquet(paths=written(tmp_path, "c.parquet", "no"))
+        files.parquet(paths=write_file(tmp_path, "c.parquet", "no"))
 
 
 def test_a_folder_saved_by_the_datasets_library_is_read() -> None:

@@ -18,9 +18,9 @@ LABELS = torch.tensor([0, 1, 2, 2, 1, 2])
 
 
 def values(use: str, **args: Any) -> dict[str, float]:
-    made = make_metric(metric(Component(use=use, args=args)))
-    made.update(LOGITS, LABELS)
-    return made.compute()
+    instance = make_metric(metric(Component(use=use, args=args)))
+    instance.update(LOGITS, LABELS)
+    return instance.compute()
 
 
 @pytest.mark.parametrize("kind", ["f1", "precision", "recall"])

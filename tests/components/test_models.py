@@ -259,9 +259,9 @@ def test_merging_an_adapter_is_refused_for_a_sharded_model(bert: Path) -> None:
 
 
 def test_an_unknown_pad_token_is_refused_with_the_nearest_token(tokenizer_folder: Path) -> None:
-    made = hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[SEP]", padding_side="left")
+    tokenizer = hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[SEP]", padding_side="left")
 
-    assert (made.pad_token, made.padding_side) == ("[SEP]", "left")
+    assert (tokenizer.pad_token, tokenizer.padding_side) == ("[SEP]", "left")
     with pytest.raises(NotBuildable, match=r"'\[PADD\]'; its special tokens") as error:
         hf_processors.tokenizer(path=str(tokenizer_folder), pad_token="[PADD]")
     assert error.value.hint == "did you mean '[PAD]'?"

@@ -51,8 +51,8 @@ def tokens(rows: Any, tokenizer: Any) -> Any:
 
 def chatted(rows: Any, tokenizer: Any) -> Any:
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
-    made = maps.mapped(rows, lambda several: [{"messages": [{"role": "user", "content": r["said"]}]} for r in several])
-    return maps.chat(made, tokenizer)
+    chats = maps.mapped(rows, lambda several: [{"messages": [{"role": "user", "content": r["said"]}]} for r in several])
+    return maps.chat(chats, tokenizer)
 
 
 MAPS: dict[str, Callable[[Any, Any], Any]] = {
@@ -104,8 +104,8 @@ def test_each_process_reads_and_resumes_its_own_share_of_a_stream(tokenizer: Any
         share.load_state_dict(before.state_dict())
 
     assert [[*first, *rest] for first, rest in zip(first_rows, after, strict=True)] == whole
-    came = sorted(str(row) for share in whole for row in share)
-    assert came == sorted(str(row) for row in MAPS["chunk"](Stream(), tokenizer))
+    all_rows = sorted(str(row) for share in whole for row in share)
+    assert all_rows == sorted(str(row) for row in MAPS["chunk"](Stream(), tokenizer))
 
 
 def test_an_unusable_row_of_a_mapped_stream_is_reported_by_its_number(tokenizer: Any) -> None:

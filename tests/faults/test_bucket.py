@@ -85,7 +85,7 @@ def test_a_half_uploaded_checkpoint_is_never_reported(
     second = attempt(2, *(offer_of(item) for item in reversed(report)))
     began = second.starting_point()
 
-    assert not second.found, f"nobody has all of checkpoint-20, and it was told: {second.found}"
+    assert not second.sentences, f"nobody has all of checkpoint-20, and it was told: {second.sentences}"
     assert report == [older] != [newer]
     assert began is not None
     assert began.folder.endswith("checkpoint-10")

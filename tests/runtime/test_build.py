@@ -78,8 +78,8 @@ def test_a_split_takes_the_same_rows_in_every_attempt_and_version(roots: Roots) 
     rows.write_text("".join(f'{{"x": {number}}}\n' for number in range(10)))
 
     def parts(**split: Any) -> tuple[list[int], list[int]]:
-        built = build(make_spec(data={"train": jsonl("data://ten.jsonl"), "split": split}), roots)
-        return [row["x"] for row in built.train], [row["x"] for row in built.eval]
+        job_parts = build(make_spec(data={"train": jsonl("data://ten.jsonl"), "split": split}), roots)
+        return [row["x"] for row in job_parts.train], [row["x"] for row in job_parts.eval]
 
     assert parts(test_size=0.21, seed=7) == ([1, 2, 3, 4, 6, 7, 9], [0, 5, 8])
     assert parts(test_size=3, seed=7) == parts(test_size=0.3, seed=7)

@@ -50,7 +50,7 @@ def lines(reader: socket.socket, until: str, event_socket: EventSocket | None = 
 
 def test_a_full_socket_merges_logs_and_loses_no_evaluation_or_command(reader: socket.socket) -> None:
     event_socket = EventSocket(theirs_fd[0])
-    started = time.monotonic()
+    start = time.monotonic()
     for step in range(30_000):
         event_socket.send("log", {"loss": 1.0}, step)
         if step % 100 == 0:
@@ -58,7 +58,7 @@ def test_a_full_socket_merges_logs_and_loses_no_evaluation_or_command(reader: so
         if step % 1000 == 0:
             event_socket.send("eval", {"eval_loss": 1.0}, step)
     # A send that blocks would wait for ever, because no process reads the socket.
-    assert time.monotonic() - started < 120
+    assert time.monotonic() - start < 120
     event_socket.send("outcome", {})
 
     events = lines(reader, "outcome", event_socket)
@@ -214,10 +214,10 @@ def test_the_score_of_a_checkpoint_is_the_metric_of_its_own_step(
     emit, _ = emit_with_stop_byte(tmp_path)
     (tmp_path / "saved").mkdir()
     log: list[Any] = [{"loss": 9.0, "step": 20}, {"eval_loss": 0.5, "step": 20}, {"eval_loss": math.nan, "step": 30}]
-    saved = SimpleNamespace(path=tmp_path / "saved", step=step, bytes=1, manifest_sha256="")
+    checkpoint = SimpleNamespace(path=tmp_path / "saved", step=step, bytes=1, manifest_sha256="")
     args = SimpleNamespace(metric_for_best_model=metric)
 
-    emit.on_save(args, TrainerState(log_history=log), TrainerControl(), checkpoint=saved)
+    emit.on_save(args, TrainerState(log_history=log), TrainerControl(), checkpoint=checkpoint)
 
     assert lines(reader, "checkpoint")[-1]["data"]["score"] == score
 
@@ -228,9 +228,9 @@ def test_reporting_a_step_takes_at_most_two_microseconds(reader: socket.socket, 
     emit.on_step_end(None, state, control)
 
     def microseconds() -> float:
-        started = time.thread_time()
+        start = time.thread_time()
         for _ in range(10_000):
             emit.on_step_end(None, state, control)
-        return (time.thread_time() - started) * 100
+        return (time.thread_time() - start) * 100
 
     assert min(microseconds() for _ in range(5)) < at_ease(2)

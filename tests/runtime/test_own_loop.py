@@ -64,9 +64,9 @@ class Attempt:
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Iterator[Attempt]:
-    made = Attempt(tmp_path)
-    yield made
-    made.close()
+    new_attempt = Attempt(tmp_path)
+    yield new_attempt
+    new_attempt.close()
 
 
 def test_logs_and_evaluations_of_an_own_loop_become_events(attempt: Attempt) -> None:
@@ -85,10 +85,10 @@ def test_logs_and_evaluations_of_an_own_loop_become_events(attempt: Attempt) -> 
 def test_a_checkpoint_of_an_own_loop_is_committed_and_the_oldest_is_deleted(attempt: Attempt) -> None:
     job = attempt.job(save_total_limit=1)
     for step in (1, 2, 3):
-        saved = job.checkpoint(step=step, write=lambda folder: (folder / "mine.txt").write_text("x") and None)
+        newest = job.checkpoint(step=step, write=lambda folder: (folder / "mine.txt").write_text("x") and None)
 
-    assert verify(saved.path)["step"] == 3
-    assert job.latest() == saved
+    assert verify(newest.path)["step"] == 3
+    assert job.latest() == newest
     committed = [message["data"] for message in attempt.events() if message["kind"] == "checkpoint"]
     assert [checkpoint["status"] for checkpoint in committed] == ["committed"] * 3
     # The first checkpoint is kept until the service has stored a newer one, because a new attempt starts from it.
@@ -213,9 +213,9 @@ def test_a_file_that_two_processes_save_is_complete(attempt: Attempt, tmp_path: 
 
 
 def test_a_lost_connection_is_recognized_as_caused_by_another_rank() -> None:
-    lost = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3127")
+    error = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3127")
 
-    assert process_group.is_caused_by_another_rank(lost)
+    assert process_group.is_caused_by_another_rank(error)
     assert not process_group.is_caused_by_another_rank(ValueError("closed by peer"))
 
 

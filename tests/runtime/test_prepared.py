@@ -66,11 +66,11 @@ def test_a_loop_with_all_objects_prepared_trains(loop: Loop) -> None:
 def test_an_object_that_was_not_prepared_stops_the_loop_and_is_named(loop: Loop, missing: str, sentence: str) -> None:
     loop.prepare(*[name for name in ("model", "optimizer", "loader", "scheduler") if name != missing])
 
-    with pytest.raises(OwnCodeError) as stopped:
+    with pytest.raises(OwnCodeError) as error:
         loop.train()
 
-    assert sentence in stopped.value.message
-    assert "job.accelerator.prepare" in str(stopped.value.hint)
+    assert sentence in error.value.message
+    assert "job.accelerator.prepare" in str(error.value.hint)
 
 
 def test_schedules_that_follow_a_metric_or_are_unused_need_no_prepare(loop: Loop) -> None:

@@ -48,13 +48,13 @@ def test_threads_atexit_functions_and_open_files_of_a_program_lose_nothing(tmp_p
     (tmp_path / "program.py").write_text(PROGRAM)
 
     environment = {"PYTHONPATH": str(REPOSITORY)}
-    ran = subprocess.run([sys.executable, "-c", PROCESS], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", PROCESS], cwd=tmp_path, env=environment, capture_output=True, text=True)
 
     for name in ("still open", "by a thread", "by a pool", "at exit"):
-        assert (tmp_path / name).read_text() == "written", f"{name}: {ran.stderr}"
-    assert "ZeroDivisionError" in ran.stderr
-    assert ran.stderr.endswith("ended")
-    assert ran.returncode == 0
+        assert (tmp_path / name).read_text() == "written", f"{name}: {run.stderr}"
+    assert "ZeroDivisionError" in run.stderr
+    assert run.stderr.endswith("ended")
+    assert run.returncode == 0
 
 
 FAILING = """
@@ -95,13 +95,13 @@ def test_a_script_that_raises_loses_no_data_of_open_files_and_stdout(tmp_path: P
     (tmp_path / "order.json").write_text(order.model_dump_json())
 
     environment = {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
-    ran = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-c", TRAINING], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
 
-    assert (order.files.folder / "rows.txt").read_text() == "the last row", ran.stderr
-    assert "printed" in ran.stdout
-    assert "by C" in ran.stdout
+    assert (order.files.folder / "rows.txt").read_text() == "the last row", run.stderr
+    assert "printed" in run.stdout
+    assert "by C" in run.stdout
 
 
 FULL_PIPE = """
@@ -117,6 +117,6 @@ os._exit(0)
 
 
 def test_a_pipe_that_nobody_reads_does_not_block_the_end() -> None:
-    ended = subprocess.run([sys.executable, "-c", FULL_PIPE], cwd=REPOSITORY, timeout=60)
+    run = subprocess.run([sys.executable, "-c", FULL_PIPE], cwd=REPOSITORY, timeout=60)
 
-    assert ended.returncode == 0
+    assert run.returncode == 0

@@ -50,16 +50,16 @@ def test_the_model_of_a_run_without_saves_is_saved_once_at_its_end(
 ) -> None:
     spec = make_spec(training={"max_steps": 3, "save_strategy": saves, "save_steps": 2})
     args = replace(spec.training, output_dir=str(tmp_path), use_cpu=True)
-    saved: list[int] = []
+    saved_steps: list[int] = []
 
     class Emit(TrainerCallback):
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            saved.append(state.global_step)
+            saved_steps.append(state.global_step)
 
     trainer = run.assemble(spec, build(spec, Roots(tmp_path, tmp_path)), args, Emit(), {})  # type: ignore[arg-type]
     trainer.train()
 
-    assert saved == steps
+    assert saved_steps == steps
     assert (tmp_path / "checkpoint-3").is_dir()
 
 
@@ -70,13 +70,13 @@ def test_a_run_without_saves_that_a_callback_ends_early_is_saved_once(tmp_path: 
         training={"max_steps": 999, "save_strategy": "no", "eval_strategy": "epoch"},
     )
     args = replace(spec.training, output_dir=str(tmp_path), use_cpu=True)
-    saved: list[int] = []
+    saved_steps: list[int] = []
 
     class Emit(TrainerCallback):
         obeyed = None
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            saved.append(state.global_step)
+            saved_steps.append(state.global_step)
 
     def end(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_training_stop = True
@@ -86,7 +86,7 @@ def test_a_run_without_saves_that_a_callback_ends_early_is_saved_once(tmp_path: 
     trainer = run.assemble(spec, parts, args, Emit(), {})  # type: ignore[arg-type]
     trainer.train()
 
-    assert saved == [trainer.state.global_step]
+    assert saved_steps == [trainer.state.global_step]
     assert 0 < trainer.state.global_step < 999
 
 

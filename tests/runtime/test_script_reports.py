@@ -105,12 +105,12 @@ class Scripts:
 @pytest.fixture
 def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripts]:
     monkeypatch.chdir(tmp_path)
-    made, environment = Scripts(tmp_path), dict(os.environ)
-    yield made
+    new_scripts, environment = Scripts(tmp_path), dict(os.environ)
+    yield new_scripts
     # transformers' arguments set environment variables, which the programs of later tests would inherit.
     os.environ.clear()
     os.environ.update(environment)
-    for attempt in made.attempts:
+    for attempt in new_scripts.attempts:
         attempt.close()
 
 
@@ -251,9 +251,9 @@ def test_live_commands_reach_a_script(scripts: Scripts, library: str) -> None:
 
     scripts.run(ONCE, library, ask)
 
-    (done,) = scripts.of_kind("do")
-    assert (done["step"], done["data"]["save"]) == (3, True)
-    assert done["data"]["set"]["learning_rate"] == {"from": 0.1, "to": 0.01}
+    (report,) = scripts.of_kind("do")
+    assert (report["step"], report["data"]["save"]) == (3, True)
+    assert report["data"]["set"]["learning_rate"] == {"from": 0.1, "to": 0.01}
     assert 3 in [event["step"] for event in scripts.of_kind("checkpoint")]
     rates = {event["step"]: event["data"].get("learning_rate") for event in scripts.of_kind("log")}
     assert [step for step in rates if 3 < step < 8] == [4, 6]
@@ -304,10 +304,10 @@ def test_a_script_may_write_its_checkpoints_to_another_file_system(
 ) -> None:
     """Many scripts have an output_dir such as /tmp/out or /scratch/out, from where no hard link leads elsewhere."""
 
-    def refused(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "link", fail)
     monkeypatch.setattr(script_reports, "LINKED_FROM_BYTES", 1)
     scripts.run(ONCE, "footplate")
 

@@ -32,9 +32,9 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "n": 1, "stop": [], 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> Path:
-    made: Path = tmp_path_factory.mktemp("served")
-    shutil.copytree(tokenizer_folder, made / "tokenizer")
-    return made
+    root: Path = tmp_path_factory.mktemp("served")
+    shutil.copytree(tokenizer_folder, root / "tokenizer")
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ def generated_alone(model: ServedModel, prompt: str, tokens: int) -> str:
     inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=True)["input_ids"]
     if int(inputs[0, -1]) == tokenizer.eos_token_id:
         inputs = inputs[:, :-1]
-    made = prepared.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=tokens, do_sample=False,
+    output = prepared.generate(inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=tokens, do_sample=False,
                            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)  # fmt: skip
-    return str(tokenizer.decode(made[0, inputs.shape[1] :], skip_special_tokens=True))
+    return str(tokenizer.decode(output[0, inputs.shape[1] :], skip_special_tokens=True))
 
 
 def test_a_model_without_a_processor_returns_its_raw_outputs_for_rows(folder: Path) -> None:
@@ -62,13 +62,13 @@ def test_a_model_without_a_processor_returns_its_raw_outputs_for_rows(folder: Pa
 
         results = model.predict(*({"x": row.tolist()} for row in rows))
         whole = model.predict({"x": list(range(8))}, {"x": [float(n) for n in range(8)]})
-        refused = model.refusal("predict", inputs=[{"y": [1.0]}], parameters={})
+        refusal = model.refusal("predict", inputs=[{"y": [1.0]}], parameters={})
         silent = model.refusal("complete", prompts=["the film"], max_tokens=2, **GREEDY)
 
         expected = model.model.prepared(x=rows)["logits"]
     assert torch.tensor([row["output"] for row in results]).allclose(expected)
     assert whole[0] == whole[1], "a whole number in JSON is accepted as a float"
-    assert (refused["code"], silent["code"]) == ("cannot_answer", "not_a_language_model")
+    assert (refusal["code"], silent["code"]) == ("cannot_answer", "not_a_language_model")
 
 
 def test_a_classifier_accepts_texts_without_labels_and_returns_class_names(folder: Path) -> None:
@@ -144,11 +144,11 @@ def test_an_encoder_decoder_refuses_what_its_positions_cannot_hold(folder: Path)
               "decoder_ffn_dim": 16, "decoder_start_token_id": 0, "pad_token_id": 0}  # fmt: skip
     spec = {"model": {"use": "hf/seq2seq", "args": {"config": config}}, "processor": GPT["processor"]}
     with served(folder, spec) as model:
-        refused = [model.refusal("complete", prompts=[prompt], max_tokens=tokens, **GREEDY)["code"]
+        codes = [model.refusal("complete", prompts=[prompt], max_tokens=tokens, **GREEDY)["code"]
                    for prompt, tokens in (("the film " * 10, 2), ("the film", 20))]  # fmt: skip
         [unlimited] = model.ask("complete", prompts=["the film"], max_tokens=None, **GREEDY)["choices"]
 
-    assert refused == ["context_length_exceeded"] * 2
+    assert codes == ["context_length_exceeded"] * 2
     assert unlimited["tokens"] <= 12
 
 
@@ -157,10 +157,10 @@ def test_a_text_is_too_long_for_a_roberta_whose_positions_begin_after_its_paddin
               "num_attention_heads": 2, "intermediate_size": 16, "pad_token_id": 1}  # fmt: skip
     spec = {"model": {"use": "hf/masked-lm", "args": {"config": config}}, "processor": GPT["processor"]}
     with served(folder, spec) as model:
-        refused = model.refusal("embed", inputs=[[2] * 11])
+        refusal = model.refusal("embed", inputs=[[2] * 11])
         [vector] = model.ask("embed", inputs=[[2] * 10])["vectors"]
 
-    assert refused["code"] == "context_length_exceeded"
+    assert refusal["code"] == "context_length_exceeded"
     assert len(vector) == 16
 
 
@@ -181,11 +181,11 @@ def test_a_row_with_an_id_that_the_model_lacks_does_not_reach_the_model(folder: 
     with served(folder, spec) as model:
         [answer] = model.predict(row)
         model.model.prepared.register_forward_pre_hook(fail)
-        refused = model.refusal("predict", inputs=[{**row, **wrong}], parameters={})
+        refusal = model.refusal("predict", inputs=[{**row, **wrong}], parameters={})
 
     assert answer["scores"]
-    assert str(next(iter(wrong.values()))).strip("[]").split()[-1] in refused["message"]
-    assert "device-side assert" not in refused["message"]
+    assert str(next(iter(wrong.values()))).strip("[]").split()[-1] in refusal["message"]
+    assert "device-side assert" not in refusal["message"]
 
 
 def test_a_padding_token_that_the_model_lacks_is_not_given_to_the_model(folder: Path) -> None:
@@ -206,11 +206,11 @@ def test_a_session_whose_gpu_has_failed_ends(folder: Path) -> None:
 
     with served(folder, {"model": "toy/mlp"}) as model:
         model.model.prepared.register_forward_pre_hook(fail)
-        refused = model.refusal("predict", inputs=[{"x": [0.0] * 8}], parameters={})
+        refusal = model.refusal("predict", inputs=[{"x": [0.0] * 8}], parameters={})
         model.thread.join(300)
 
         assert not model.thread.is_alive()
-    assert "device-side assert" in refused["message"]
+    assert "device-side assert" in refusal["message"]
 
 
 def test_the_chunks_of_a_streamed_answer_add_up_to_the_full_answer(gpt: ServedModel) -> None:
@@ -348,9 +348,9 @@ def test_a_conversation_becomes_a_prompt_by_the_template(gpt: ServedModel) -> No
     for wrong in (["the film"], [{"role": "user", "content": [{"type": "image_url"}]}]):
         image = gpt.refusal("predict", inputs=[{"messages": wrong}], parameters={"temperature": 0.0, "top_p": 1.0})
         assert image["code"] == "bad_messages"
-    refused = gpt.send("complete", messages=[{"role": "user", "content": None}], max_tokens=5, **GREEDY)
+    request = gpt.send("complete", messages=[{"role": "user", "content": None}], max_tokens=5, **GREEDY)
     beside = gpt.send("complete", prompts=["the film is"], max_tokens=5, **GREEDY)
-    assert gpt.last(refused).data["code"] == "bad_messages"
+    assert gpt.last(request).data["code"] == "bad_messages"
     assert gpt.last(beside).kind is AnswerPieceKind.DONE
 
 
@@ -385,9 +385,9 @@ def test_an_answer_ends_at_the_token_that_the_chat_template_writes_after_an_answ
 def test_a_request_that_is_too_long_or_too_large_is_refused_with_its_code(
     gpt: ServedModel, code: str, body: dict[str, Any]
 ) -> None:
-    refused = gpt.refusal("complete", **body, **GREEDY)
+    refusal = gpt.refusal("complete", **body, **GREEDY)
 
-    assert refused["code"] == code
+    assert refusal["code"] == code
     assert gpt.refusal("embed", inputs=[[1, 2, 10**9]])["code"] == "bad_token"
     assert gpt.ask("complete", prompts=["the"], max_tokens=1, **GREEDY)["choices"]
 
@@ -406,9 +406,9 @@ def test_a_chat_with_a_token_that_the_model_lacks_is_refused_alone(folder: Path)
             piece = model.read()
             pieces |= {piece.id: piece} if piece.is_last else {}
 
-    answered, refused = (pieces[request] for request in requests)
+    answered, refusal = (pieces[request] for request in requests)
     assert answered.kind is AnswerPieceKind.DONE
-    assert (refused.kind, refused.data["code"]) == (AnswerPieceKind.ERROR, "bad_token")
+    assert (refusal.kind, refusal.data["code"]) == (AnswerPieceKind.ERROR, "bad_token")
 
 
 def test_a_withdrawn_request_does_not_hold_up_the_next_one(gpt: ServedModel) -> None:
@@ -473,12 +473,12 @@ def test_several_adapters_answer_from_one_loaded_base(folder: Path, gpt: ServedM
         answers = [model.ask("complete", adapter=offer, **body)["choices"][0]["text"] for offer in offers * 2]
         again = model.ask("complete", **body)["choices"][0]["text"]
         wrong = offers[0].model_copy(update={"id": "ckpt_wrong", "manifest_sha256": "0" * 64})
-        refused = model.last(model.send("complete", adapter=wrong, **body))
+        reply = model.last(model.send("complete", adapter=wrong, **body))
 
     assert answers == expected * 2
     assert len({plain, *expected}) == 3
     assert again == plain
-    assert refused.kind is AnswerPieceKind.AGAIN
+    assert reply.kind is AnswerPieceKind.AGAIN
 
 
 def trained_adapter(folder: Path, model: dict[str, Any], seed: int, body: dict[str, Any]) -> tuple[AdapterOffer, str]:
@@ -489,10 +489,10 @@ def trained_adapter(folder: Path, model: dict[str, Any], seed: int, body: dict[s
             if "lora_" in name:
                 weights.data = torch.randn(weights.shape, generator=generator)
         parent = folder / "jobs" / f"adapter-{seed}"
-        saved = commit(parent, 1, lambda place: own.model.trainer.save_model(str(place)), {})
+        checkpoint = commit(parent, 1, lambda place: own.model.trainer.save_model(str(place)), {})
         text = own.ask("complete", **body)["choices"][0]["text"]
-    path = str(saved.path.relative_to(folder))
-    return AdapterOffer(id=f"ckpt_{seed}", path=path, manifest_sha256=saved.manifest_sha256), text
+    path = str(checkpoint.path.relative_to(folder))
+    return AdapterOffer(id=f"ckpt_{seed}", path=path, manifest_sha256=checkpoint.manifest_sha256), text
 
 
 def test_a_session_without_requests_ends_by_itself(folder: Path) -> None:

@@ -45,9 +45,9 @@ class StartingNode:
     def save(self, step: int = 5) -> CheckpointOffer:
         """Saves a checkpoint of the other job."""
         parent = self.artifacts / "jobs" / OTHER / "attempts" / "1"
-        made = files.commit(parent, step, lambda folder: (folder / "weights").touch(), {})
-        path = str(made.path.relative_to(self.artifacts))
-        return CheckpointOffer(id=CKPT, step=step, path=path, manifest_sha256=made.manifest_sha256, of=OTHER)
+        checkpoint = files.commit(parent, step, lambda folder: (folder / "weights").touch(), {})
+        path = str(checkpoint.path.relative_to(self.artifacts))
+        return CheckpointOffer(id=CKPT, step=step, path=path, manifest_sha256=checkpoint.manifest_sha256, of=OTHER)
 
     def starting_point(
         self, *offers: CheckpointOffer, data: Any = "toy/regression", **resume_from: Any

@@ -23,13 +23,13 @@ def tokenizer_of(*texts: str) -> Any:
     words = sorted({word for text in texts for word in re.split(r"\s+", text)})
     inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[0]))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made = PreTrainedTokenizerFast(tokenizer_object=inner)
-    made.chat_template = TEMPLATE
-    return made
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
 @pytest.mark.parametrize(
-    ("answer", "read"),
+    ("answer", "turn"),
     [
         (ONE, {"text": "", "tool_calls": [BLUE]}),
         (f"gladly {ONE} {ONE}", {"text": "gladly", "tool_calls": [BLUE, BLUE]}),
@@ -40,10 +40,10 @@ def tokenizer_of(*texts: str) -> Any:
         ("<tool_call> [ 1 ] </tool_call>", None),
     ],
 )
-def test_tool_calls_are_parsed_and_malformed_tool_calls_stay_text(answer: str, read: dict[str, Any] | None) -> None:
+def test_tool_calls_are_parsed_and_malformed_tool_calls_stay_text(answer: str, turn: dict[str, Any] | None) -> None:
     tokenizer = tokenizer_of(answer, PROMPT)
     prompt, tokens = tokenizer(PROMPT)["input_ids"], tokenizer(answer)["input_ids"]
 
-    made = read_calls(tokenizer, tokens, prompt, [{"type": "function", "function": {"name": "paint"}}])
+    calls = read_calls(tokenizer, tokens, prompt, [{"type": "function", "function": {"name": "paint"}}])
 
-    assert made == read or (made is not None and read is not None and made | {"text": made["text"].strip()} == read)
+    assert calls == turn or (calls is not None and turn is not None and calls | {"text": calls["text"].strip()} == turn)

@@ -87,13 +87,13 @@ class Lasting:
 
 @pytest.fixture(scope="module")
 def make_lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Lasting]]:
-    made: list[Lasting] = []
+    instances: list[Lasting] = []
     numbers = itertools.count()
 
     def make(**settings: Any) -> Lasting:
-        made.append(Lasting(tmp_path_factory.mktemp(f"node{next(numbers)}"), **settings))
-        return made[-1]
+        instances.append(Lasting(tmp_path_factory.mktemp(f"node{next(numbers)}"), **settings))
+        return instances[-1]
 
     yield make
-    for instance in made:
+    for instance in instances:
         instance.close()

@@ -123,15 +123,15 @@ class FakeControl(threading.Thread):
     def done(self, job: str, attempt: int = 1, within: float = 30.0) -> dict[str, Any]:
         """Waits for the `done` event of a job, and returns its data. A timeout reports the last events of the job."""
 
-        def ended() -> list[dict[str, Any]]:
-            done = self.of(job, "done", attempt)
-            assert done or (job, attempt) not in self.dead, "\n".join(
+        def done_events() -> list[dict[str, Any]]:
+            events = self.of(job, "done", attempt)
+            assert events or (job, attempt) not in self.dead, "\n".join(
                 [f"the supervisor of {job} died, so it is never done", *(tail(item.log) for item in self._programs())]
             )
-            return done
+            return events
 
         try:
-            result = until(ended, within=within, what=f"{job} is done", programs=self._programs())
+            result = until(done_events, within=within, what=f"{job} is done", programs=self._programs())
         except AssertionError as error:
             events = [(event["kind"], event.get("step")) for event in self.of(job, attempt=attempt)]
             beats = [beat for beat in self.beats.values() if beat.job == job]
@@ -193,7 +193,7 @@ class FakeControl(threading.Thread):
             self._push(keys.reply(message.claim), reply)
         else:
             self.nodes[message.node] = message
-            self.dead.update((lost.job, lost.attempt) for lost in message.dead)
+            self.dead.update((entry.job, entry.attempt) for entry in message.dead)
             if message.trouble:
                 self.troubles.add(message.trouble)
             if message.catalogue is not None and message.catalogue_hash is not None:

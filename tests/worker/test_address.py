@@ -110,8 +110,8 @@ def test_a_network_interface_chosen_by_the_operator_is_kept() -> None:
 
 
 def test_a_rank_that_lost_its_connection_is_not_the_reason_and_is_retried() -> None:
-    lost = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711")
+    error = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711")
 
-    assert process_group.is_caused_by_another_rank(lost)
-    assert (outcome.of_exception(lost).reason, outcome.of_exception(lost).error.code) == ("crashed", "peer_lost")
+    assert process_group.is_caused_by_another_rank(error)
+    assert (outcome.of_exception(error).reason, outcome.of_exception(error).error.code) == ("crashed", "peer_lost")
     assert not process_group.is_caused_by_another_rank(ValueError("a bad sample"))

@@ -52,16 +52,16 @@ def training_process(lasting: Lasting, job: str) -> int:
 def test_a_job_trains_and_reports_its_events(lasting: Lasting) -> None:
     job = lasting.submit(training={"max_steps": 20, "logging_steps": 5})
 
-    done = lasting.control.done(job, within=60)
+    outcome = lasting.control.done(job, within=60)
     events = lasting.control.of(job)
-    assert (done["ending"], done["reason"], done["error"]) == ("finished", "completed", None)
-    assert done["result"]["steps"] == 20
+    assert (outcome["ending"], outcome["reason"], outcome["error"]) == ("finished", "completed", None)
+    assert outcome["result"]["steps"] == 20
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     # Usage of the system is reported on its own schedule, on a busy machine even before training begins.
     assert next(event for event in events if event["kind"] != "system")["data"] == {"state": "running"}
     assert [event["step"] for event in events if "loss" in event["data"]] == [5, 10, 15, 20]
     assert [event["data"]["step"] for event in events if event["kind"] == "progress"][-1] == 20
-    outputs = lasting.start.artifacts / done["outputs"]
+    outputs = lasting.start.artifacts / outcome["outputs"]
     assert {"model.safetensors", "metrics.json", "spec.json"} <= {path.name for path in outputs.iterdir()}
     until(lambda: not list(lasting.start.journals.iterdir()), what="the acknowledged journal is gone")
 
@@ -74,18 +74,18 @@ def test_evaluations_and_checkpoints_are_reported(lasting: Lasting) -> None:
                   "load_best_model_at_end": False},
     )  # fmt: skip
 
-    done = lasting.control.done(job)
-    evals, saved = lasting.control.of(job, "eval"), lasting.control.of(job, "checkpoint")
+    outcome = lasting.control.done(job)
+    evals, checkpoints = lasting.control.of(job, "eval"), lasting.control.of(job, "checkpoint")
     assert [event["step"] for event in evals] == [4, 8]
     assert {"eval_loss", "eval_accuracy"} <= set(evals[0]["data"])
-    assert [event["step"] for event in saved] == [2, 4, 6, 8]
-    folders = {event["data"]["path"] for event in saved}
-    deleted = {path for event in saved for path in event["data"]["deleted"]}
+    assert [event["step"] for event in checkpoints] == [2, 4, 6, 8]
+    folders = {event["data"]["path"] for event in checkpoints}
+    deleted = {path for event in checkpoints for path in event["data"]["deleted"]}
     assert {path for path in folders if not (lasting.start.artifacts / path).exists()} == deleted
     # Kept are the newest checkpoint, and the one that was in SQL when the newest was saved.
     assert len(folders - deleted) == 2
-    assert done["had_checkpoint"] is True
-    folder = lasting.start.artifacts / saved[-1]["data"]["path"]
+    assert outcome["had_checkpoint"] is True
+    folder = lasting.start.artifacts / checkpoints[-1]["data"]["path"]
     assert json.loads((folder / "manifest.json").read_text())["stamp"] == {"job": job, "attempt": 1, "fence": 1}
 
 
@@ -97,12 +97,12 @@ def test_the_best_model_is_evaluated_on_the_split_after_training(lasting: Lastin
         final_eval="best",
     )  # fmt: skip
 
-    done = lasting.control.done(job)
+    outcome = lasting.control.done(job)
 
-    assert done["error"] is None
+    assert outcome["error"] is None
     losses = {event["data"]["eval_loss"] for event in lasting.control.of(job, "eval")}
     assert len(lasting.control.of(job, "eval")) == 4
-    assert done["result"]["final"]["eval_loss"] == done["result"]["best"]["value"] == min(losses)
+    assert outcome["result"]["final"]["eval_loss"] == outcome["result"]["best"]["value"] == min(losses)
 
 
 @pytest.mark.parametrize("because", ["cancel", "pause", "drain"])
@@ -112,11 +112,11 @@ def test_a_stop_saves_a_checkpoint_and_reports_its_cause(lasting: Lasting, becau
 
     lasting.control.stop(job, because)
 
-    done = lasting.control.done(job)
-    assert (done["ending"], done["stop"], done["reason"], done["error"]) == ("stopped", because, because, None)
-    saved = lasting.control.of(job, "checkpoint")
-    assert [event["data"]["status"] for event in saved] == ["committed"]
-    assert saved[0]["step"] == done["result"]["steps"]
+    end = lasting.control.done(job)
+    assert (end["ending"], end["stop"], end["reason"], end["error"]) == ("stopped", because, because, None)
+    checkpoints = lasting.control.of(job, "checkpoint")
+    assert [event["data"]["status"] for event in checkpoints] == ["committed"]
+    assert checkpoints[0]["step"] == end["result"]["steps"]
 
 
 def test_a_command_sent_100_times_is_done_once_and_applies_to_later_attempts(lasting: Lasting) -> None:
@@ -124,31 +124,31 @@ def test_a_command_sent_100_times_is_done_once_and_applies_to_later_attempts(las
     lasting.control.await_kind(job, "log")
 
     lasting.control.ask(job, Command(no=7, save=True, set={"max_steps": 90_000}), times=100)
-    done = lasting.control.await_kind(job, "do")
-    saved = lasting.control.await_kind(job, "checkpoint")
+    report = lasting.control.await_kind(job, "do")
+    checkpoint = lasting.control.await_kind(job, "checkpoint")
     [claim] = [entry.claim for (item, _), entry in lasting.control.granted.items() if item == job]
     until(lambda: lasting.control.beats[claim].last_command == 7, what="training has confirmed the command")
     lasting.control.stop(job, "pause", "graceful")
     lasting.control.done(job)
     lasting.control.stops.clear()
 
-    assert (done["step"], done["data"]["asked"], done["data"]["save"]) == (saved["step"], 7, True)
+    assert (report["step"], report["data"]["asked"], report["data"]["save"]) == (checkpoint["step"], 7, True)
     assert len(lasting.control.of(job, "do")) == len(lasting.control.of(job, "checkpoint")) == 1
-    command = Command(no=7, set={"max_steps": saved["step"] + 3}, step=done["step"])
-    lasting.submit(job=job, attempt=2, checkpoints=[offer_of(saved)], data=SLOW, training=ENDLESS,
+    command = Command(no=7, set={"max_steps": checkpoint["step"] + 3}, step=report["step"])
+    lasting.submit(job=job, attempt=2, checkpoints=[offer_of(checkpoint)], data=SLOW, training=ENDLESS,
                    commands=[command.model_dump()])  # fmt: skip
-    assert lasting.control.done(job, attempt=2)["result"]["steps"] == saved["step"] + 3
+    assert lasting.control.done(job, attempt=2)["result"]["steps"] == checkpoint["step"] + 3
 
 
 def test_a_time_limit_excludes_the_start_and_saves_before_the_job_fails(lasting: Lasting) -> None:
     """The start does not count towards the limit, here as in control."""
     job = lasting.submit(data=SLOW, training=ENDLESS, time_left_seconds=0.5, resources={"time_limit": "1s"})
 
-    done = lasting.control.done(job)
+    outcome = lasting.control.done(job)
     running, last = lasting.control.of(job, "state")[0], lasting.control.of(job, "done")[0]
-    ran = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(running["at"])).total_seconds()
-    assert 0.5 <= done["running_s"] <= ran + 0.1
-    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", "time_limit", "time_limit")
+    seconds = (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(running["at"])).total_seconds()
+    assert 0.5 <= outcome["running_s"] <= seconds + 0.1
+    assert (outcome["ending"], outcome["reason"], outcome["error"]["code"]) == ("failed", "time_limit", "time_limit")
     assert len(lasting.control.of(job, "checkpoint")) == 1
 
 
@@ -160,8 +160,8 @@ def test_a_kill_ends_training_at_once(lasting: Lasting) -> None:
     lasting.control.stop(job, "cancel", "kill")
 
     # A graceful stop could take a minute.
-    done = lasting.control.done(job, within=20)
-    assert (done["ending"], done["stop"]) == ("stopped", "cancel")
+    outcome = lasting.control.done(job, within=20)
+    assert (outcome["ending"], outcome["stop"]) == ("stopped", "cancel")
     assert not is_alive(pid)
 
 
@@ -177,13 +177,13 @@ def test_a_failure_has_its_reason_and_its_traceback(
 ) -> None:
     job = lasting.submit(**misbehaving(do))
 
-    done = lasting.control.done(job)
-    assert (done["ending"], done["reason"], done["error"]["code"]) == ("failed", reason, code)
-    assert says in done["error"]["message"]
+    outcome = lasting.control.done(job)
+    assert (outcome["ending"], outcome["reason"], outcome["error"]["code"]) == ("failed", reason, code)
+    assert says in outcome["error"]["message"]
     if do == "segfault":
-        assert "Segmentation fault" in done["error"]["traceback"]
+        assert "Segmentation fault" in outcome["error"]["traceback"]
     if do == "raise":
-        assert "in _raise" in done["error"]["traceback"]
+        assert "in _raise" in outcome["error"]["traceback"]
 
 
 def test_a_component_that_cannot_be_built_is_reported_with_the_reason(lasting: Lasting) -> None:
@@ -202,8 +202,8 @@ def test_a_component_that_cannot_be_built_is_reported_with_the_reason(lasting: L
 def test_a_spec_that_the_node_does_not_accept_fails_before_training(lasting: Lasting) -> None:
     job = lasting.submit(spec={"model": "toy/mlp", "unheard_of": 1})
 
-    done = lasting.control.done(job)
-    assert (done["reason"], done["error"]["code"]) == ("not_buildable", "invalid_spec")
+    outcome = lasting.control.done(job)
+    assert (outcome["reason"], outcome["error"]["code"]) == ("not_buildable", "invalid_spec")
     assert [event["kind"] for event in lasting.control.of(job)] == ["done"]
 
 
@@ -226,9 +226,9 @@ def test_evaluation_data_without_a_schedule_is_evaluated_once_at_the_end(lasting
     data = {"train": "toy/regression", "eval": {"use": "toy/regression", "args": {"n": 32}}}
     job = lasting.submit(data=data, metrics=["mse"], training={"max_steps": 3, "do_eval": True})
 
-    done = lasting.control.done(job)
+    outcome = lasting.control.done(job)
     assert [event["step"] for event in lasting.control.of(job, "eval")] == [3]
-    assert {"eval_loss", "eval_mse"} <= set(done["result"]["final"])
+    assert {"eval_loss", "eval_mse"} <= set(outcome["result"]["final"])
 
 
 def test_a_node_announces_its_components(lasting: Lasting) -> None:
@@ -259,9 +259,9 @@ def test_a_note_from_any_code_of_the_user_becomes_an_event(lasting: Lasting) -> 
 
 
 def test_invalid_messages_on_the_socket_of_users_code_are_ignored(lasting: Lasting) -> None:
-    done = lasting.control.done(lasting.submit(**misbehaving("write_invalid_lines")))
+    outcome = lasting.control.done(lasting.submit(**misbehaving("write_invalid_lines")))
 
-    assert done["ending"] == "finished"
+    assert outcome["ending"] == "finished"
 
 
 def test_an_invalid_watermark_in_redis_does_not_stop_the_events_of_an_attempt(lasting: Lasting) -> None:
@@ -292,15 +292,15 @@ def test_rotation_keeps_the_newest_checkpoint_that_was_acknowledged(lasting: Las
     job = lasting.submit(data=SLOW, training=rotating)
     control.await_kind(job, "checkpoint", 3)
 
-    def saved() -> list[int]:
+    def saved_steps() -> list[int]:
         return sorted(int(path.name.partition("-")[2]) for path in root.glob(f"jobs/{job}/attempts/1/checkpoint-*"))
 
     control.pauses.set()
     try:
         names = control.of(job, "checkpoint")[-1]
-        until(lambda: saved()[-1] >= names["step"] + 30, within=20, what="training saves while control is paused")
+        until(lambda: saved_steps()[-1] >= names["step"] + 30, within=20, what="training saves while control is paused")
         names = control.of(job, "checkpoint")[-1]
-        steps, is_there = saved(), (root / names["data"]["path"] / "manifest.json").exists()
+        steps, is_there = saved_steps(), (root / names["data"]["path"] / "manifest.json").exists()
     finally:
         control.pauses.clear()
         control.stop(job, "cancel", mode="kill")
@@ -340,7 +340,7 @@ def test_a_node_without_room_for_temporary_files_reports_it(
         shutil.rmtree(temporary)
         temporary.touch()  # A file in its place refuses new folders, as a full disk does.
 
-        done = control.done(control.submit(node), within=60)
+        outcome = control.done(control.submit(node), within=60)
 
-        assert done["reason"] == "crashed"
-        assert str(temporary) in done["error"]["message"]
+        assert outcome["reason"] == "crashed"
+        assert str(temporary) in outcome["error"]["message"]

@@ -20,8 +20,8 @@ PLAIN_CELERY = ("-m", "celery", "-A", "worker.app", "worker")
 
 
 def drained(control: FakeControl, job: str) -> None:
-    done = control.done(job, within=20)
-    assert (done["ending"], done["stop"], done["error"]) == ("stopped", "drain", None)
+    outcome = control.done(job, within=20)
+    assert (outcome["ending"], outcome["stop"], outcome["error"]) == ("stopped", "drain", None)
     assert len(control.of(job, "checkpoint")) == 1
 
 

@@ -84,7 +84,7 @@ class Attempt:
         self.notes: list[dict[str, Any]] = []
         self.hub.fetch()
 
-    def ended(self) -> Attempt:
+    def finish(self) -> Attempt:
         until(lambda: self.hub.is_idle, within=60, what="the fetch has ended or failed")
         while not self.hub.events.empty():
             self.notes.append(self.hub.events.get()["data"])
@@ -93,14 +93,14 @@ class Attempt:
     @property
     def verdict(self) -> tuple[str, str, str]:
         """Returns the reason, the error code, and the text for the user."""
-        failure = self.ended().hub.failure
+        failure = self.finish().hub.failure
         assert failure is not None
         reason, error = outcome.of_exception(failure)
         return str(reason), error.code, f"{error.message}; {error.hint}"
 
     @property
     def commit(self) -> str:
-        assert self.ended().hub.failure is None
+        assert self.finish().hub.failure is None
         (folder,) = self.hub.folders.values()
         return Path(folder).name
 
@@ -115,27 +115,27 @@ Make = Callable[..., Attempt]
 @pytest.fixture
 def attempt(tmp_path: Path) -> Iterator[Make]:
     """Yields a function that makes attempts of one job: `attempt(2, node="other", model=…)`."""
-    job, made = new_job_id(), list[Attempt]()
+    job, attempts = new_job_id(), list[Attempt]()
 
     def make(
         number: int = 1, node: str = "one", source: int = 0, settings: Any = (),
         is_for_another_user: bool = False, **spec: Any,
     ) -> Attempt:  # fmt: skip
-        made.append(
+        attempts.append(
             Attempt(tmp_path, job, number, node, source, dict(settings), spec or TINY,
                     is_for_another_user=is_for_another_user)
         )  # fmt: skip
-        return made[-1]
+        return attempts[-1]
 
     yield make
-    for instance in made:
+    for instance in attempts:
         instance.close()
 
 
 def test_a_hub_model_is_fetched_without_files_that_could_run_code(hub: HubServer, attempt: Make) -> None:
     commit = hub.push("models/me/tiny", FILES)
 
-    result = attempt().ended()
+    result = attempt().finish()
 
     assert result.commit == commit
     folder = Path(result.hub.folders["hub://me/tiny@main"])
@@ -153,7 +153,7 @@ def test_the_model_and_the_rows_of_the_guides_spec_are_fetched(hub: HubServer, a
     hub.push("models/google-bert/bert-base-uncased", FILES)
     hub.push("datasets/stanfordnlp/sst2", {"data/train.jsonl": ROWS_BY_URL})
 
-    result = attempt(**json.loads(block)).ended()
+    result = attempt(**json.loads(block)).finish()
 
     assert result.hub.failure is None
     names = {path.name for folder in result.hub.folders.values() for path in Path(folder).rglob("*") if path.is_file()}
@@ -170,7 +170,7 @@ def test_later_attempts_use_the_commit_of_the_first_without_a_request(
     assert attempt(2, node="another").commit == first
     hub.drop("models/me/tiny")
     # A node that has the commit sends no request to the hub.
-    again = attempt(3).ended()
+    again = attempt(3).finish()
     assert again.commit == first
     assert [note["code"] for note in again.notes] == ["hub_fetched"]
 
@@ -207,7 +207,7 @@ def test_files_in_a_repository_are_fetched_alone(hub: HubServer, attempt: Make) 
     rows = {f"data/{name}": b'{"x": 1}' for name in ("a.jsonl", "b.jsonl", "c.pkl")}
     hub.push("datasets/me/rows", {**rows, "other/d.jsonl": b"{}", "README.md": b"# Rows"})
 
-    fetch = attempt(data="hub://me/rows/data/*.jsonl").ended()
+    fetch = attempt(data="hub://me/rows/data/*.jsonl").finish()
 
     roots = Roots(Path(), Path(), None, fetch.hub.folders)
     result = roots.matching("hub://datasets/me/rows/data/*.jsonl")
@@ -271,8 +271,8 @@ def test_files_fetched_by_root_are_readable_by_the_training_user(hub: HubServer,
     (tmp_path / "store").mkdir()
     before = os.umask(0o077)
     try:
-        result = attempt(settings={"artifacts": str(tmp_path / "store")}, is_for_another_user=True).ended()
-        own = attempt(node="own", settings={"artifacts": str(tmp_path / "own-store")}).ended()
+        result = attempt(settings={"artifacts": str(tmp_path / "store")}, is_for_another_user=True).finish()
+        own = attempt(node="own", settings={"artifacts": str(tmp_path / "own-store")}).finish()
     finally:
         os.umask(before)
 
@@ -294,13 +294,13 @@ def test_a_link_in_place_of_the_record_of_commits_is_not_followed(
 ) -> None:
     """Training owns the folder of its attempt, and the process that fetches for the next attempt may run as root."""
     hub.push("models/me/tiny", FILES)
-    first = attempt(1).ended()
+    first = attempt(1).finish()
     record = next((tmp_path / "artifacts").rglob("hub.json"))
     elsewhere = tmp_path / "elsewhere.json"
     record.rename(elsewhere)
     record.symlink_to(elsewhere)
 
-    second = attempt(2).ended()
+    second = attempt(2).finish()
 
     assert first.hub.failure is None
     assert isinstance(second.hub.failure, OSError)
@@ -343,7 +343,7 @@ def test_every_attempt_gets_the_same_file_of_a_url(
 ) -> None:
     url = f"{store.url}/rows.jsonl?key=hidden"
     spec, settings = {"model": "toy/mlp", "data": {"use": "files/jsonl", "args": {"paths": [url]}}}, {"hub": "off"}
-    first = attempt(settings={**settings, "stores_allow": "127.0.0.1/32"}, **spec).ended()
+    first = attempt(settings={**settings, "stores_allow": "127.0.0.1/32"}, **spec).finish()
     assert first.hub.failure is None
     assert Path(Roots(Path(), Path(), None, first.hub.folders).matching(url)[0]).read_bytes() == ROWS_BY_URL
     assert [note["code"] for note in first.notes] == ["hub_pinned", "hub_fetched"]
@@ -351,7 +351,7 @@ def test_every_attempt_gets_the_same_file_of_a_url(
     assert "hidden" not in str(first.notes)
     store.files["/rows.jsonl"] = b"{}"
 
-    again = attempt(2, settings={**settings, "stores_allow": "127.0.0.1/32"}, **spec).ended()
+    again = attempt(2, settings={**settings, "stores_allow": "127.0.0.1/32"}, **spec).finish()
     elsewhere = {**settings, "home": tmp_path / "elsewhere", "artifacts": str(tmp_path / "artifacts")}
     changed = attempt(3, settings={**elsewhere, "stores_allow": "127.0.0.1/32"}, **spec)
     unlisted = attempt(4, settings=elsewhere, **spec)

@@ -136,10 +136,10 @@ def test_lines_that_a_disk_lost_in_the_middle_become_gaps(tmp_path: Path, where:
 
     result = reopened(journal)
 
-    lost = [6] if where == "inside a line" else [5, 6]
+    lost_numbers = [6] if where == "inside a line" else [5, 6]
     events = read(result)
     assert [event["seq"] for event in events] == list(range(1, 11))
-    assert [event["seq"] for event in events if event["kind"] == "gap"] == lost
+    assert [event["seq"] for event in events if event["kind"] == "gap"] == lost_numbers
     assert events[5]["data"]["from"] == events[5]["data"]["to"] == 6
 
 
@@ -190,10 +190,10 @@ def test_a_journal_takes_fifty_thousand_events_a_second(tmp_path: Path) -> None:
     batches = [[log(n, loss=0.123456, learning_rate=1e-4) for n in range(200)] for _ in range(50)]
     rates = []
     for _ in range(3):
-        started = time.process_time()
+        start = time.process_time()
         for events in batches:
             journal.append(events)
-        rates.append(10_000 / (time.process_time() - started))
+        rates.append(10_000 / (time.process_time() - start))
 
     # The rate is by CPU time, but other processes that share the caches still reduce it.
     assert max(rates) > 50_000 / at_ease(1), rates

@@ -145,9 +145,9 @@ def test_a_killed_warm_parent_ends_its_training(running: Running, control: FakeC
     os.kill(running.warm, signal.SIGKILL)
 
     running.all_gone([*running.training, running.warm])
-    done = control.done(running.job, within=20)
-    assert done["reason"] == "crashed"
-    assert "warm parent" in done["error"]["message"]
+    outcome = control.done(running.job, within=20)
+    assert outcome["reason"] == "crashed"
+    assert "warm parent" in outcome["error"]["message"]
     run_another_job(running, control)
 
 

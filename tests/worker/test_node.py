@@ -49,10 +49,10 @@ def test_boot_ids_sort_by_start_even_if_the_clock_is_set_back(
 def test_an_unreadable_identity_file_makes_a_new_node(tmp_path: Path, start: Callable[[], Node], text: str) -> None:
     (tmp_path / "node.json").write_text(text)
 
-    made = start()
+    node = start()
 
-    assert is_id(made.id, "node")
-    assert start().id == made.id
+    assert is_id(node.id, "node")
+    assert start().id == node.id
 
 
 def test_an_identity_file_without_a_boot_keeps_its_identity(tmp_path: Path, start: Callable[[], Node]) -> None:

@@ -97,9 +97,9 @@ def _order(folder: Path, rank: int, world: int) -> Order:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path, 3)
-    yield made
-    made.close()
+    new_stage = Stage(tmp_path, 3)
+    yield new_stage
+    new_stage.close()
 
 
 @pytest.fixture

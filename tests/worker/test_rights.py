@@ -52,8 +52,8 @@ def chosen_rights(home: Path, *before: str, **settings: str) -> dict[str, Any]:
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), "FOOTPLATE_HOME": str(home)}
     env |= {f"FOOTPLATE_{name.upper()}": value for name, value in settings.items()}
     words = [*before, sys.executable, "-c", SETTLE]
-    done = subprocess.run(words, env=env, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    content: dict[str, Any] = json.loads(done.stdout)
+    process = subprocess.run(words, env=env, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    content: dict[str, Any] = json.loads(process.stdout)
     return content
 
 
@@ -95,9 +95,9 @@ def test_a_folder_that_the_training_user_may_not_enter_is_named(home: Path, name
 
 
 def test_a_named_training_user_that_cannot_work_stops_the_start(home: Path) -> None:
-    refused = chosen_rights(home, training_user="nobody")["refused"]
+    message = chosen_rights(home, training_user="nobody")["refused"]
 
-    assert refused.startswith("FOOTPLATE_TRAINING_USER='nobody' cannot be used: it has no permission to enter /")
+    assert message.startswith("FOOTPLATE_TRAINING_USER='nobody' cannot be used: it has no permission to enter /")
 
 
 def test_the_training_user_can_be_set_by_name_or_number(home: Path) -> None:
@@ -160,8 +160,8 @@ def test_a_node_without_root_trains_as_its_own_user(home: Path) -> None:
 
     assert chosen_rights(home, *another) == {"uid": None, "users": None, "exposed": None}
     assert chosen_rights(home, *another, training_user="64123") == {"uid": None, "users": None, "exposed": None}
-    refused = chosen_rights(home, *another, training_user="nobody")["refused"]
-    assert all(name in refused for name in ("'nobody'", "root"))
+    message = chosen_rights(home, *another, training_user="nobody")["refused"]
+    assert all(name in message for name in ("'nobody'", "root"))
 
 
 USER = User(name="trainer", uid=64_123, gid=64_123)

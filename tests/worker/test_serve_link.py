@@ -60,10 +60,10 @@ class Linked:
 
 @pytest.fixture
 def linked(redis: RedisServer) -> Iterator[Linked]:
-    made = Linked(redis.url)
-    yield made
-    made.end_process()
-    made.link.close()
+    instance = Linked(redis.url)
+    yield instance
+    instance.end_process()
+    instance.link.close()
 
 
 def test_a_request_reaches_the_process_and_the_pieces_of_its_answer_are_sent(linked: Linked) -> None:

@@ -37,9 +37,9 @@ JSON = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def store(s3: S3Server) -> RemoteStore:
-    made = RemoteStore("s3://shelf/shipping")
-    made.write(b"ours", layout.PROBE)
-    return made
+    remote = RemoteStore("s3://shelf/shipping")
+    remote.write(b"ours", layout.PROBE)
+    return remote
 
 
 class Attempt:
@@ -78,9 +78,9 @@ class Attempt:
             if stage is not None:
                 (folder / STAGE).write_text(json.dumps({"stage": stage, "first_step": 0}))
 
-        made = files.commit(self.files.folder, step, write, {})
-        path = self.files.relative(made.path)
-        data = {"status": "committed", "path": path, "manifest_sha256": made.manifest_sha256, "deleted": []}
+        checkpoint = files.commit(self.files.folder, step, write, {})
+        path = self.files.relative(checkpoint.path)
+        data = {"status": "committed", "path": path, "manifest_sha256": checkpoint.manifest_sha256, "deleted": []}
         return {"kind": "checkpoint", "at": "now", "step": step, "data": data}
 
     def send(self, *events: JSON) -> list[JSON]:
@@ -136,9 +136,9 @@ class Attempt:
         """Fetches files, and returns the starting point that training finds in them."""
         self.shipping.fetch()
         self.finish()
-        self.found: list[str] = []
+        self.sentences: list[str] = []
         emit: Any = SimpleNamespace(
-            note=lambda text, **more: None, report_checkpoint=lambda status, offer, text: self.found.append(text)
+            note=lambda text, **more: None, report_checkpoint=lambda status, offer, text: self.sentences.append(text)
         )
         order: Any = SimpleNamespace(
             checkpoints=self.offers, attempt=self.number, files=self.files, roots=Roots(self.root, self.root)
@@ -156,14 +156,14 @@ Make = Callable[..., Attempt]
 @pytest.fixture
 def attempt(store: RemoteStore, tmp_path: Path) -> Iterator[Make]:
     """Yields a function that makes attempts of one job: `attempt(2, *offers)`."""
-    job, made = new_job_id(), list[Attempt]()
+    job, attempts = new_job_id(), list[Attempt]()
 
     def make(number: int, *saved: CheckpointOffer, **spec: Any) -> Attempt:
-        made.append(Attempt(store, tmp_path, job, number, *saved, **spec))
-        return made[-1]
+        attempts.append(Attempt(store, tmp_path, job, number, *saved, **spec))
+        return attempts[-1]
 
     yield make
-    for instance in made:
+    for instance in attempts:
         instance.close()
 
 
@@ -314,7 +314,7 @@ def test_a_broken_checkpoint_is_reported_and_the_one_before_it_is_used(
     began = second.starting_point()
 
     assert began == StartingPoint(str(second.root / older["data"]["path"]), is_own=True)
-    [sentence] = second.found
+    [sentence] = second.sentences
     assert "checkpoint-20" in sentence
     if harm in ("flipped bits", "truncated", "missing file"):
         assert NAMES[0] in sentence
@@ -350,7 +350,7 @@ def test_an_attempt_waits_for_its_store_if_the_bucket_is_empty(
     second.finish()
 
     assert second.starting_point() is not None
-    assert second.found == []
+    assert second.sentences == []
 
 
 def test_only_checkpoints_of_the_attempt_are_uploaded(attempt: Make, store: RemoteStore, tmp_path: Path) -> None:
@@ -500,9 +500,9 @@ def test_each_file_of_a_script_is_uploaded_once(
 def test_a_script_on_another_node_has_a_checkpoint_of_each_of_its_stages(attempt: Make) -> None:
     """A script that trains twice needs the newest checkpoint of its first training, too, to load its model."""
     first = attempt(1, **SCRIPT)
-    saved = [first.save(step, stage=stage) for step, stage in ((10, 0), (20, 0), (30, 1), (40, 1))]
-    first.send(*saved)
-    offers = [offer_of(event) for event in reversed(saved)]
+    events = [first.save(step, stage=stage) for step, stage in ((10, 0), (20, 0), (30, 1), (40, 1))]
+    first.send(*events)
+    offers = [offer_of(event) for event in reversed(events)]
 
     second = attempt(2, *offers, **SCRIPT)
     second.fetch()

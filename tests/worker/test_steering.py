@@ -47,14 +47,14 @@ class Supervisor:
 @pytest.fixture
 def new_supervisor() -> Iterator[Callable[[], Supervisor]]:
     """Yields a function that makes a supervisor, because each attempt has a supervisor of its own."""
-    made: list[Supervisor] = []
+    supervisors: list[Supervisor] = []
 
     def make() -> Supervisor:
-        made.append(Supervisor())
-        return made[-1]
+        supervisors.append(Supervisor())
+        return supervisors[-1]
 
     yield make
-    for instance in made:
+    for instance in supervisors:
         instance.close()
 
 
@@ -131,10 +131,10 @@ def test_changed_arguments_apply_to_later_attempts_bit_identically(
     evals = {"eval_strategy": "steps", "eval_steps": 5}
     first, second, third = new_supervisor(), new_supervisor(), new_supervisor()
     whole, _ = run(tmp_path, first, SendAtStep(first, 7, command), **evals)
-    done = [command.model_copy(update={"step": 7})]
+    past_commands = [command.model_copy(update={"step": 7})]
 
-    older, again = run(tmp_path, second, commands=done, resume=tmp_path / "checkpoint-5", **evals)
-    newer, _ = run(tmp_path, third, commands=done, resume=tmp_path / "checkpoint-10", **evals)
+    older, again = run(tmp_path, second, commands=past_commands, resume=tmp_path / "checkpoint-5", **evals)
+    newer, _ = run(tmp_path, third, commands=past_commands, resume=tmp_path / "checkpoint-10", **evals)
 
     assert older == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[5:])
     assert newer == Fingerprint(whole.weights, whole.optimizer, whole.schedule, whole.rng, whole.losses[10:])

@@ -41,10 +41,10 @@ def stores(folder: Path, allowed: Allowed = HERE, most_bytes: int = 1000) -> Url
     return UrlFiles(folder / "stores", allowed, most_bytes)
 
 
-def refused(made: UrlFiles, url: str) -> tuple[str, str]:
+def refusal(files: UrlFiles, url: str) -> tuple[str, str]:
     with pytest.raises(NotFetched) as error:
-        made.fetch_newest(url)
-    assert not made.folder.exists() or not list(made.folder.iterdir()), "no part of a refused file must be kept"
+        files.fetch_newest(url)
+    assert not files.folder.exists() or not list(files.folder.iterdir()), "no part of a refused file must be kept"
     return error.value.code, error.value.message
 
 
@@ -79,7 +79,7 @@ def test_a_content_length_that_is_not_a_number_is_ignored(tmp_path: Path, store:
     store.lengths = dict.fromkeys(store.files, length)
 
     assert stores(tmp_path).fetch_newest(f"{store.url}/rows.jsonl") == sha256(ROWS).hexdigest()
-    assert refused(stores(tmp_path / "2"), f"{store.url}/long.jsonl")[0] == "dataset_too_large"
+    assert refusal(stores(tmp_path / "2"), f"{store.url}/long.jsonl")[0] == "dataset_too_large"
 
 
 def test_a_url_whose_content_changed_is_refused_by_name(tmp_path: Path, store: FileServer) -> None:
@@ -96,7 +96,7 @@ def test_a_url_whose_content_changed_is_refused_by_name(tmp_path: Path, store: F
 
 @pytest.mark.parametrize("allow", ["", "data.example.org", "10.0.0.0/8", "127.0.0.2/32"])
 def test_an_unlisted_host_gets_no_request(tmp_path: Path, store: FileServer, allow: str) -> None:
-    code, message = refused(stores(tmp_path, Allowed.of(allow)), f"{store.url}/rows.jsonl")
+    code, message = refusal(stores(tmp_path, Allowed.of(allow)), f"{store.url}/rows.jsonl")
 
     assert (code, store.requested_paths) == ("store_refused", [])
     assert "127.0.0.1, which is not among the allowed hosts" in message
@@ -111,7 +111,7 @@ def test_a_listed_host_that_resolves_to_a_private_address_is_refused(
         socket, "getaddrinfo", lambda name, *more, **how: real("127.0.0.1" if "meta" in name else name, *more, **how)
     )
     allowed, url = Allowed(names=frozenset({host})), f"http://{host}:{store.server.server_port}/rows.jsonl"
-    code, message = refused(stores(tmp_path, allowed), url)
+    code, message = refusal(stores(tmp_path, allowed), url)
     assert (code, store.requested_paths) == ("store_refused", [])
     assert "127.0.0.1: not a public address" in message
 
@@ -132,7 +132,7 @@ def test_a_public_host_is_requested_by_https_only() -> None:
 def test_a_redirect_is_checked_like_the_url(tmp_path: Path, store: FileServer, secret: FileServer, to: str) -> None:
     store.redirects["/rows.jsonl"] = to.format(secret=secret.url)
 
-    code, message = refused(stores(tmp_path), f"{store.url}/rows.jsonl")
+    code, message = refusal(stores(tmp_path), f"{store.url}/rows.jsonl")
 
     assert (code, secret.requested_paths) == ("store_refused", [])
     assert "redirects to an address that" in message
@@ -157,7 +157,7 @@ def test_redirects_to_listed_hosts_are_followed_up_to_a_limit(tmp_path: Path, st
     store.redirects["/round"] = "/round"
 
     assert stores(tmp_path).fetch_newest(f"{store.url}/old") == sha256(ROWS).hexdigest()
-    code, message = refused(stores(tmp_path / "other"), f"{store.url}/round")
+    code, message = refusal(stores(tmp_path / "other"), f"{store.url}/round")
     assert (code, "5 times" in message) == ("store_refused", True)
 
 
@@ -176,11 +176,11 @@ def test_a_failed_download_of_a_url_is_reported_with_its_reason(
 ) -> None:
     for name, value in what.items():
         getattr(store, name)["/rows.jsonl"] = value
-    made = stores(tmp_path)
+    node_store = stores(tmp_path)
 
     with pytest.raises(NotFetched, match=says) as error:
-        made.fetch_newest(f"{store.url}/rows.jsonl?key=hidden")
+        node_store.fetch_newest(f"{store.url}/rows.jsonl?key=hidden")
 
     assert (error.value.code, error.value.code in RETRIED) == (code, is_retried)
     assert "hidden" not in error.value.message
-    assert list(made.folder.iterdir()) == []
+    assert list(node_store.folder.iterdir()) == []

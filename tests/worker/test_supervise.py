@@ -58,10 +58,10 @@ def test_an_unexpected_error_of_the_supervisor_ends_training_and_is_reported(
         last = thread.submit(answer_with_nonsense)
         supervise(settings, node, grant, connect(redis.url))
 
-    done = control.done(grant.job)
+    outcome = control.done(grant.job)
     assert last.result(60) == b"", "a warm parent kills training when its supervisor hangs up"
-    assert (done["ending"], done["reason"]) == ("failed", "crashed")
-    assert "ValidationError" in done["error"]["message"]
+    assert (outcome["ending"], outcome["reason"]) == ("failed", "crashed")
+    assert "ValidationError" in outcome["error"]["message"]
     assert not list(node.folder.journals.iterdir())
     if has_bucket:
         uploaded = RemoteStore(artifacts).files(str(layout.attempt_folder(grant.job, 1)))

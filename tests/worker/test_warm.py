@@ -162,11 +162,11 @@ def test_a_failed_fork_is_reported_and_ends_no_other_training(lasting: Lasting) 
     limit = next(n for n in range(1000) if len(set(range(n)) - used) == 6)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limits[1]))
     try:
-        done = lasting.control.done(lasting.submit(**SHORT), within=10)
+        outcome = lasting.control.done(lasting.submit(**SHORT), within=10)
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
-    assert (done["ending"], done["reason"]) == ("failed", "crashed")
+    assert (outcome["ending"], outcome["reason"]) == ("failed", "crashed")
     assert lasting.control.done(lasting.submit(**SHORT))["ending"] == "finished"
     assert warm_parent(lasting) == pid
 
@@ -181,11 +181,11 @@ def test_an_attempt_stopped_before_the_warm_parent_starts_it_is_not_a_crash(last
         until(lambda: (job, 1) in lasting.control.granted, what="the attempt is granted")
         until(lambda: lasting.control.granted[job, 1].claim in lasting.control.beats, what="the supervisor has started")
         lasting.control.stop(job, "cancel", mode="kill")
-        done = lasting.control.done(job, within=10)
+        outcome = lasting.control.done(job, within=10)
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    assert (done["ending"], done["reason"], done["error"]) == ("stopped", "cancel", None)
+    assert (outcome["ending"], outcome["reason"], outcome["error"]) == ("stopped", "cancel", None)
     assert lasting.control.done(lasting.submit(**SHORT))["ending"] == "finished"
 
 
