@@ -66,9 +66,9 @@ def open_books(findings: Findings) -> Books:
 
 
 def audit(system: System, load: Load, expected: dict[str, Result], scratch: Path) -> Books:
-    books = open_books(load.found)
+    books = open_books(load.findings)
     for job in load.jobs:
-        _audit_job(system, job, expected[job.kind], load.found.seen.get(job.id, {}), books)
+        _audit_job(system, job, expected[job.kind], load.findings.checksums.get(job.id, {}), books)
     _audit_leftovers(system, scratch, books)
     return books
 
@@ -86,17 +86,17 @@ def _audit_job(system: System, job: Job, expected: Result, checksums: dict[int, 
         assert_whole(events)
     except AssertionError as error:
         books["torn histories"].append(f"{title}: {error}")
-    ran = Counter(
+    times = Counter(
         event["attempt"] for event in events if event["kind"] == "state" and event["data"]["state"] == "running"
     )
-    books["jobs made twice, attempts run twice"] += [f"{title}: {number}" for number, times in ran.items() if times > 1]
+    books["jobs made twice, attempts run twice"] += [f"{title}: {number}" for number, n in times.items() if n > 1]
     _audit_seen(title, events, checksums, books)
-    ended = system.job(job.id)
+    final = system.job(job.id)
     if job.cancelled:
-        if ended["state"] != "cancelled":
-            books["cancelled, and it went on"].append(f"{title}: {ended['state']} {ended['reason']}")
-    elif ended["state"] != "succeeded":
-        books["results unlike a quiet run's"].append(f"{title}: {ended['state']} {ended['message']} {ended['error']}")
+        if final["state"] != "cancelled":
+            books["cancelled, and it went on"].append(f"{title}: {final['state']} {final['reason']}")
+    elif final["state"] != "succeeded":
+        books["results unlike a quiet run's"].append(f"{title}: {final['state']} {final['message']} {final['error']}")
     elif Result.of(system, job.id, events) != expected:
         books["results unlike a quiet run's"].append(_difference(title, Result.of(system, job.id, events), expected))
 
@@ -155,11 +155,11 @@ def _stands_in(pid: int, folder: str) -> bool:
 
 def report_of(books: Books, load: Load, chaos: Chaos, what: str) -> str:
     """Formats the books as a table, with the details of every line that is not zero."""
-    result = load.found
+    result = load.findings
     head = (
-        f"{what}\n\n- {len(load.jobs)} jobs, {sum(chaos.done.values())} faults: `{_list(chaos.done)}`\n"
+        f"{what}\n\n- {len(load.jobs)} jobs, {sum(chaos.counts.values())} faults: `{_list(chaos.counts)}`\n"
         f"- {result.answers:,} answers, {result.refusals} of them 503\n"
-        f"- {result.read:,} events read over {result.reconnects:,} reconnects\n"
+        f"- {result.read_count:,} events read over {result.reconnects:,} reconnects\n"
         f"- {result.resumed_after_poison} jobs resumed after the reason `poison`"
     )
     lines = [f"| {page} | {len(entries)} |" for page, entries in books.items()]

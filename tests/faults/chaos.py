@@ -31,7 +31,7 @@ class Chaos:
         self, system: System, seed: int, between: tuple[float, float], postgres: PostgresServer | None
     ) -> None:
         self.system, self.random, self.between, self.postgres = system, random.Random(seed), between, postgres
-        self.done: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.service_is_down = False
         self._thaws: list[threading.Timer] = []
 
@@ -57,7 +57,7 @@ class Chaos:
         chosen = self.random.choice(strikes)
         # A fault that found no process to kill did not happen, and is not counted.
         if chosen() is not False:
-            self.done[chosen.__name__] += 1
+            self.counts[chosen.__name__] += 1
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -158,8 +158,8 @@ class Chaos:
     def _check_that_all_run(self) -> None:
         """Fails if a node or a service has died that no fault killed."""
         for process in [*self.system.nodes.values(), *self.system.services.values()]:
-            ended = f"{process.name} ended by itself with {process.popen.poll()}"
-            assert process.is_running, f"{ended}\n{process.output[-3000:]}"
+            sentence = f"{process.name} ended by itself with {process.popen.poll()}"
+            assert process.is_running, f"{sentence}\n{process.output[-3000:]}"
 
 
 def _thaw(pid: int) -> None:

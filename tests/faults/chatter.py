@@ -2,7 +2,7 @@
 
     books = Books(system)
     system.submit(books.job())
-    books.sent, books.close()
+    books.sent_count, books.close()
 
 `System` registers it.
 """
@@ -50,13 +50,13 @@ class Books:
         return [(float(at), int(count)) for at, count in map(str.split, whole)]
 
     @property
-    def sent(self) -> int:
+    def sent_count(self) -> int:
         return self.lines[-1][1] if self.lines else 0
 
     @property
     def rate(self) -> float:
-        (began, _), (ended, count) = self.lines[0], self.lines[-1]
-        return count / (ended - began)
+        (began, _), (end, count) = self.lines[0], self.lines[-1]
+        return count / (end - began)
 
     @property
     def longest_steps(self) -> list[float]:
@@ -82,13 +82,13 @@ class Chatter(TrainerCallback):
             candidate for candidate in gc.get_objects() if isinstance(candidate, Emit)
         ).event_socket
         self.file = (self.folder / "sent").open("a", buffering=1)
-        self.began, self.sent = time.monotonic(), 0
+        self.began, self.sent_count = time.monotonic(), 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         now = time.monotonic()
-        for n in range(self.sent + 1, int((now - self.began) * RATE) + 1):
+        for n in range(self.sent_count + 1, int((now - self.began) * RATE) + 1):
             self.event_socket.send(Kind.LOG, {"n": n}, state.global_step)
-            self.sent = n
-        self.file.write(f"{now} {self.sent}\n")
+            self.sent_count = n
+        self.file.write(f"{now} {self.sent_count}\n")
         if (self.folder / "enough").exists():
             control.should_training_stop = True

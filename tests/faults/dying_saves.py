@@ -53,13 +53,13 @@ def _die_and_go_on(folder: Path, point: int, quiet: dict[str, Any]) -> dict[str,
     died = _train(folder, watch=_Kill(point))
     torn = [path.name for path in sorted(folder.glob("checkpoint-*")) if not _is_intact(path)]
     saves = sorted(path.name for path in folder.iterdir())
-    ended = _train(folder)
-    again = _read(folder) if ended == 0 else {}
+    exit_code = _train(folder)
+    again = _read(folder) if exit_code == 0 else {}
     losses = again.pop("losses", [])
     differs = [name for name in quiet if name != "losses" and quiet[name] != again.get(name)]
     if losses[-20:] != quiet["losses"][-20:] or len(losses) < 20:
         differs.append("losses")
-    return {"point": point, "died": died, "left": saves, "torn": torn, "ended": ended, "differs": differs}
+    return {"point": point, "died": died, "left": saves, "torn": torn, "ended": exit_code, "differs": differs}
 
 
 def _copy(folder: Path, name: str) -> Path:

@@ -13,8 +13,8 @@ MODEL, OPTIMIZER, SCHEDULER, RNG = "model.safetensors", "optimizer.pt", "schedul
 def assert_bit_equal(system: System, job: str, quiet: str) -> None:
     """Compares every loss, and the weights, optimizer, schedule and random generators of the last checkpoint."""
     for job_id in (job, quiet):
-        done = system.until_settled(job_id)
-        assert done["state"] == "succeeded", done
+        outcome = system.until_settled(job_id)
+        assert outcome["state"] == "succeeded", outcome
     mine, theirs = system.losses(job), system.losses(quiet)
     differ = [step for step in sorted(mine | theirs) if mine.get(step) != theirs.get(step)]
     assert not differ, f"not the same losses from step {differ[0]} on"

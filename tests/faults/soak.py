@@ -91,11 +91,11 @@ class Findings:
     unanswered: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     torn_readers: list[str] = field(default_factory=list)
-    seen: dict[str, dict[int, int]] = field(default_factory=dict)
+    checksums: dict[str, dict[int, int]] = field(default_factory=dict)
     """Checksums of all that a reader had seen, by job and by number of events."""
     answers: int = 0
     refusals: int = 0
-    read: int = 0
+    read_count: int = 0
     reconnects: int = 0
     resumed_after_poison: int = 0
 
@@ -109,7 +109,7 @@ class Load:
         self.system, self.kinds, self.readers = system, kinds, readers
         self.random = random.Random(seed)
         self.jobs: list[Job] = []
-        self.found = Findings()
+        self.findings = Findings()
         self.last_call = threading.Event()
         """Set by the test when no more faults come, so that no more jobs are submitted."""
         self._service_is_down = service_is_down
@@ -146,7 +146,7 @@ class Load:
         body = {**self.kinds[kind], "name": key}
         answer = await self._insist("POST", "/jobs", json=body, headers={"Idempotency-Key": key})
         if answer.status_code != 201:
-            self.found.wrong.append(f"POST /jobs: {answer.status_code} {answer.text[:300]}")
+            self.findings.wrong.append(f"POST /jobs: {answer.status_code} {answer.text[:300]}")
             return
         job = Job(answer.json()["id"], kind, mood, key)
         self.jobs.append(job)
@@ -156,7 +156,7 @@ class Load:
             # A client that got no answer repeats its request, and must get the same job.
             again = await self._insist("POST", "/jobs", json=body, headers={"Idempotency-Key": key})
             if again.status_code != 201 or again.json()["id"] != job.id:
-                self.found.wrong.append(f"{key} sent again: {again.status_code} {again.text[:300]}")
+                self.findings.wrong.append(f"{key} sent again: {again.status_code} {again.text[:300]}")
 
     async def _act_for(self, job: Job) -> None:
         """Acts as the job's user until the job has ended for good."""
@@ -174,10 +174,10 @@ class Load:
             elif job.mood == "change of mind" and job.cancelled:
                 job.cancelled = False
                 if not await self._do(job, "resume"):
-                    self.found.wrong.append(f"{job.id} is {state} and cannot be resumed")
+                    self.findings.wrong.append(f"{job.id} is {state} and cannot be resumed")
             elif state == "failed" and reason == "poison":
                 # `poison` is right for a job that was killed three times before its first checkpoint. Users resume it.
-                self.found.resumed_after_poison += 1
+                self.findings.resumed_after_poison += 1
                 await self._do(job, "resume")
             else:
                 job.is_settled = True
@@ -187,14 +187,14 @@ class Load:
         """Sends a verb, and returns True if it was accepted. A 409 is also right, because the job may have ended."""
         answer = await self._insist("POST", f"/jobs/{job.id}/{verb}", json=body)
         if answer.status_code not in (202, 409):
-            self.found.wrong.append(f"{verb} {job.id}: {answer.status_code} {answer.text[:300]}")
+            self.findings.wrong.append(f"{verb} {job.id}: {answer.status_code} {answer.text[:300]}")
         return answer.status_code == 202
 
     async def _until_settled(self, job: Job) -> tuple[str, str]:
         while True:
             answer = await self._insist("GET", f"/jobs/{job.id}")
             if answer.status_code != 200:
-                self.found.wrong.append(f"GET {job.id}: {answer.status_code} {answer.text[:300]}")
+                self.findings.wrong.append(f"GET {job.id}: {answer.status_code} {answer.text[:300]}")
             elif (now := answer.json())["state"] in SETTLED:
                 return now["state"], now["reason"]
             await asyncio.sleep(0.5)
@@ -209,7 +209,7 @@ class Load:
                 user.result()
             else:
                 user.cancel()
-        self.found.stuck += [
+        self.findings.stuck += [
             f"{job.id} ({job.kind}, {job.mood}) has not ended" for job in self.jobs if not job.is_settled
         ]
 
@@ -228,18 +228,18 @@ class Load:
         try:
             answer = await self.client.request(method, path, **more)
         except httpx2.TimeoutException:
-            self.found.unanswered.append(f"{method} {path}: no answer within {ANSWER_SECONDS:g} s")
+            self.findings.unanswered.append(f"{method} {path}: no answer within {ANSWER_SECONDS:g} s")
             return None
         except httpx2.TransportError as error:
             if not self._was_down(since=sent_at):
-                self.found.unanswered.append(f"{method} {path}: {error!r}, and nobody had killed the service")
+                self.findings.unanswered.append(f"{method} {path}: {error!r}, and nobody had killed the service")
             return None
-        self.found.answers += 1
+        self.findings.answers += 1
         if answer.status_code == 503 and answer.headers.get("Retry-After") and "json" in answer.headers["Content-Type"]:
-            self.found.refusals += 1
+            self.findings.refusals += 1
             return None
         if answer.status_code >= 500:
-            self.found.errors.append(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
+            self.findings.errors.append(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
             return None
         return answer
 
@@ -262,7 +262,7 @@ class Load:
             path, check = self._random_resource(self.random.choice(self.jobs[-3 * RECENT :]))
             answer = await self._ask("GET", path)
             if answer is not None and (answer.status_code != 200 or not check(answer.json())):
-                self.found.wrong.append(f"GET {path}: {answer.status_code} {answer.text[:300]}")
+                self.findings.wrong.append(f"GET {path}: {answer.status_code} {answer.text[:300]}")
 
     def _random_resource(self, job: Job) -> tuple[str, Callable[[JSON], bool]]:
         """Returns a random path, and a function that checks the answer."""
@@ -296,7 +296,7 @@ class Load:
                 if positions.get(row["id"], (None, 0.0))[0] != where or (row["reason"] == "capacity" and not has_room):
                     positions[row["id"]] = (where, time.monotonic())
                 elif time.monotonic() - positions[row["id"]][1] > at_ease(STUCK_SECONDS) and row["id"] in under_way:
-                    self.found.stuck.append(f"{row['id']} ({under_way[row['id']].kind}) stands at {where}")
+                    self.findings.stuck.append(f"{row['id']} ({under_way[row['id']].kind}) stands at {where}")
                     positions[row["id"]] = (where, time.monotonic())
 
     # -- readers -------------------------------------------------------------------------------------------------------
@@ -309,16 +309,16 @@ class Load:
                 continue
             job = dice.choice(self.jobs[-RECENT:])
             cursor = checksum = 0
-            ended = False
-            while not ended:
+            is_over = False
+            while not is_over:
                 address = f"{self.system.url.replace('http', 'ws', 1)}/jobs/{job.id}/stream?after={cursor}"
                 with suppress(OSError, TimeoutError, InvalidHandshake):
                     async with connect(address, max_size=None, compression=None) as socket:
-                        cursor, checksum, ended = await self._follow(socket, job, cursor, checksum)
-                if not ended:
-                    self.found.reconnects += 1
+                        cursor, checksum, is_over = await self._follow(socket, job, cursor, checksum)
+                if not is_over:
+                    self.findings.reconnects += 1
                     await asyncio.sleep(dice.uniform(0.2, 1.0))
-            self.found.seen.setdefault(job.id, {})[cursor] = checksum
+            self.findings.checksums.setdefault(job.id, {})[cursor] = checksum
 
     async def _follow(self, socket: Any, job: Job, cursor: int, checksum: int) -> tuple[int, int, bool]:
         try:
@@ -326,25 +326,25 @@ class Load:
                 frame = json.loads(text)
                 for event in frame.get("events", ()):
                     if event["no"] != cursor + 1:
-                        self.found.torn_readers.append(f"{job.id}: {event['no']} came after {cursor}")
+                        self.findings.torn_readers.append(f"{job.id}: {event['no']} came after {cursor}")
                     cursor, checksum = event["no"], seen_up_to(checksum, event)
-                    self.found.read += 1
+                    self.findings.read_count += 1
                 if "end" in frame:
                     if frame["last"] != cursor:
-                        self.found.torn_readers.append(f"{job.id}: it ended at {frame['last']}, seen up to {cursor}")
+                        self.findings.torn_readers.append(f"{job.id}: it ended at {frame['last']}, seen up to {cursor}")
                     return cursor, checksum, True
         except ConnectionClosed as closed:
             if closed.rcvd is not None and closed.rcvd.code not in (1000, 1001, 1012, 4408):
-                self.found.torn_readers.append(f"{job.id}: closed with {closed.rcvd.code} {closed.rcvd.reason}")
+                self.findings.torn_readers.append(f"{job.id}: closed with {closed.rcvd.code} {closed.rcvd.reason}")
         return cursor, checksum, False
 
     async def _end_of(self, readers: list[asyncio.Task[None]]) -> None:
         """Waits for all readers, which must end because all jobs have ended."""
-        done, late = await asyncio.wait(readers, timeout=STUCK_SECONDS) if readers else (set(), set())
+        finished_readers, late = await asyncio.wait(readers, timeout=STUCK_SECONDS) if readers else (set(), set())
         for reader in late:
-            self.found.torn_readers.append("a reader received no end of a job that has ended")
+            self.findings.torn_readers.append("a reader received no end of a job that has ended")
             reader.cancel()
-        for reader in done:
+        for reader in finished_readers:
             reader.result()
 
 

@@ -22,9 +22,9 @@ ENDLESS = {**LONG_TOY, "training": {**LONG_TOY["training"], "max_steps": 100_000
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    started = OpenProcesses(tmp_path)
-    yield started
-    started.stop_all()
+    new_processes = OpenProcesses(tmp_path)
+    yield new_processes
+    new_processes.stop_all()
 
 
 @pytest.fixture

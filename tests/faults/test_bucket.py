@@ -22,9 +22,9 @@ Make = Callable[..., Attempt]
 
 @pytest.fixture
 def store(s3: S3Server, tmp_path: Path) -> RemoteStore:
-    made = RemoteStore(f"s3://shelf/faults/{tmp_path.name}")
-    made.write(b"ours", layout.PROBE)
-    return made
+    remote = RemoteStore(f"s3://shelf/faults/{tmp_path.name}")
+    remote.write(b"ours", layout.PROBE)
+    return remote
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def attempt(store: RemoteStore, tmp_path: Path, protection_off: list[str]) -> It
             stack.enter_context(turned_off(name))
 
         def make(number: int, *saved: object, **more: object) -> Attempt:
-            made = Attempt(store, tmp_path, job, number, *saved, **more)  # type: ignore[arg-type]
-            stack.callback(made.close)
-            return made
+            new_attempt = Attempt(store, tmp_path, job, number, *saved, **more)  # type: ignore[arg-type]
+            stack.callback(new_attempt.close)
+            return new_attempt
 
         yield make
 

@@ -204,8 +204,8 @@ def it_went_on(system: System, job: str, damage: str, used: Path) -> None:
         assert not corrupt
     notes = data_of_events(system, job, "note", checkpoint=str(used.relative_to(artifacts(system))))
     assert len(notes) == 1, f"no event reported that training continues from {used}"
-    done = system.job(job)
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done
+    outcome = system.job(job)
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 2), outcome
 
 
 def resumes_fail_until_a_checkpoint_is_repaired(system: System, job: str, quiet: str) -> None:
@@ -217,10 +217,10 @@ def resumes_fail_until_a_checkpoint_is_repaired(system: System, job: str, quiet:
         flip_a_bit(folder)
     for _ in range(2):
         assert system.do(job, "resume").status_code == 202
-        done = system.until_settled(job)
-        assert done["state"] == "failed", f"a silent start from zero: {data_of_events(system, job, 'note')}"
-        assert (done["reason"], done["error"]["code"]) == ("no_valid_checkpoint", "no_valid_checkpoint"), done
-        assert f" {len(every)} checkpoints" in done["error"]["message"]
+        outcome = system.until_settled(job)
+        assert outcome["state"] == "failed", f"a silent start from zero: {data_of_events(system, job, 'note')}"
+        assert (outcome["reason"], outcome["error"]["code"]) == ("no_valid_checkpoint", "no_valid_checkpoint"), outcome
+        assert f" {len(every)} checkpoints" in outcome["error"]["message"]
         assert len(data_of_events(system, job, "checkpoint", status="corrupt")) == len(every)
 
     (every[-1] / "model.safetensors").write_bytes(weights)
@@ -286,8 +286,8 @@ def test_a_full_disk_is_reported_and_three_failed_saves_are_tolerated(system: Sy
     )
     disk.free(job)
     gate.open(25)
-    done = system.until_settled(job)
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), f"training goes on, they say: {done}"
+    end = system.until_settled(job)
+    assert (end["state"], end["attempt"]) == ("succeeded", 1), f"training goes on, they say: {end}"
     assert all(path.name != f"checkpoint-{report[0]['step']}" for path in checkpoints(system, job))
     assert_bit_equal(system, job, quiet)
 
@@ -297,10 +297,10 @@ def test_a_full_disk_is_reported_and_three_failed_saves_are_tolerated(system: Sy
     system.until_reached(hopeless, gate, 15)
     disk.fill(hopeless)
     gate.open(15)
-    done = system.until_settled(hopeless)
+    end = system.until_settled(hopeless)
     report = failures(system, hopeless, 1)
-    assert len(report) == 4, f"it gives up after {len(report)} failures: {done}"
-    assert (done["state"], done["reason"], done["error"]["code"]) == ("failed", "error", "cannot_save"), done
+    assert len(report) == 4, f"it gives up after {len(report)} failures: {end}"
+    assert (end["state"], end["reason"], end["error"]["code"]) == ("failed", "error", "cannot_save"), end
     disk.free(hopeless)
     assert system.do(hopeless, "resume").status_code == 202
     assert system.until_settled(hopeless)["state"] == "succeeded"

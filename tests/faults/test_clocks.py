@@ -34,11 +34,11 @@ def test_a_clock_jump_of_an_hour_loses_no_attempt_and_keeps_events_in_order(syst
         preload.jump(system.preload, who, seconds)
         assert system.job(job)["attempt"] <= 1, f"lost {who} without need"
         step += 7
-    done = system.until_settled(job)
+    outcome = system.until_settled(job)
 
-    lost = system.counted("footplate_control_attempts_lost_total")
-    assert lost == 0, f"lost {lost} attempts without need"
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    lost_count = system.counted("footplate_control_attempts_lost_total")
+    assert lost_count == 0, f"lost {lost_count} attempts without need"
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 1), outcome
     events = system.events(job)
     assert_whole(events)
     hours = {event["at"][:13] for event in events}

@@ -193,14 +193,14 @@ class Walk:
             os.kill(training, signal.SIGCONT)
 
     def until_ended(self, job: str) -> None:
-        def ended() -> bool:
+        def has_ended() -> bool:
             now = self.system.job(job)
             if now["reason"] == "poison":
                 # `poison` is right for a job that was lost three times before its first checkpoint. Users resume it.
                 self.system.do(job, "resume")
             return now["state"] in ("succeeded", "failed") and now["reason"] != "poison"
 
-        self.until(ended, job, "the job has ended")
+        self.until(has_ended, job, "the job has ended")
 
     def until_all_died(self) -> None:
         """Waits until a process has died at every armed moment."""
@@ -231,11 +231,11 @@ class Walk:
 
     def compare(self, job: str) -> None:
         system, story = self.system, f"{job} after deaths at {', '.join(self.deaths)}"
-        done = system.job(job)
-        again = self.submit(done["name"])
-        assert done["state"] == "succeeded", f"{story}: {done}"
+        outcome = system.job(job)
+        again = self.submit(outcome["name"])
+        assert outcome["state"] == "succeeded", f"{story}: {outcome}"
         assert again == job, f"{story}: the same Idempotency-Key made {again} too"
-        assert [row["id"] for row in system.get("/jobs", name=done["name"])["data"]] == [job], story
+        assert [row["id"] for row in system.get("/jobs", name=outcome["name"])["data"]] == [job], story
         assert_whole(system.events(job))
         assert set(runs(system, job).values()) == {1}, f"{story}: an attempt was granted twice, {runs(system, job)}"
         assert system.losses(job) == self.losses, story

@@ -62,9 +62,9 @@ def test_data_that_disappears_during_a_run_fails_the_job_and_keeps_its_checkpoin
 
 
 def assert_blames(system: System, job: str, name: str) -> None:
-    done = system.until_settled(job)
-    assert (done["state"], done["reason"]) == ("failed", "dataset_error"), f"failed for another reason: {done}"
-    assert name in done["error"]["message"]
+    outcome = system.until_settled(job)
+    assert (outcome["state"], outcome["reason"]) == ("failed", "dataset_error"), f"failed for another reason: {outcome}"
+    assert name in outcome["error"]["message"]
 
 
 def newest_checkpoint(system: System, job: str) -> int:

@@ -79,7 +79,7 @@ def test_a_postgres_that_restarts_or_is_exhausted_locked_or_full_loses_nothing(
         with Visitor(system) as visitor:
             for end in (postgres_server.stop, postgres_server.kill):
                 visitor.until_served()
-                with stopped(postgres_server, end):
+                with outage(postgres_server, end):
                     visitor.until_refused("connection")
             visitor.until_served()
             with without_connections(postgres_server, name):
@@ -119,7 +119,7 @@ def test_a_database_schema_of_another_version_stops_the_start_with_the_fix(
 def must_refuse(processes: Processes, environment: dict[str, Any], schema: str, *names: str) -> None:
     service = processes.start("-m", "service", "all", env=environment)
     processes.until(
-        lambda: not service.is_running or started(processes), within=60, what="the service refuses the schema or starts"
+        lambda: not service.is_running or is_up(processes), within=60, what="the service refuses the schema or starts"
     )
     assert not service.is_running, f"it starts on a schema that is {schema}"
     assert service.popen.returncode == 2
@@ -175,7 +175,7 @@ def service_environment(processes: Processes, url: str, protection_off: list[str
     }
 
 
-def started(processes: Processes) -> bool:
+def is_up(processes: Processes) -> bool:
     return (processes.folder / "url").exists()
 
 
@@ -197,8 +197,8 @@ def break_pages(path: Path) -> None:
 
 
 def must_be_undisturbed(system: System, job: str) -> None:
-    done = system.until_settled(job)
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    outcome = system.until_settled(job)
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 1), outcome
     assert_whole(system.events(job))
     assert sorted(system.losses(job)) == list(range(1, 241))
 
@@ -229,7 +229,7 @@ def database_on(disk: SmallDisk, server: PostgresServer) -> Iterator[tuple[str, 
 
 
 @contextmanager
-def stopped(server: PostgresServer, end: Callable[[], None]) -> Iterator[None]:
+def outage(server: PostgresServer, end: Callable[[], None]) -> Iterator[None]:
     end()
     try:
         yield

@@ -47,8 +47,8 @@ def test_torn_journal_lines_are_cut_and_changed_lines_become_gaps(system: System
 
     system.until(lambda: last_log(system, job)["attempt"] == 2, within=60, what="the second attempt logs", job=job)
     assert system.do(job, "cancel").status_code == 202
-    done = system.until_settled(job)
-    assert (done["state"], done["attempt"]) == ("cancelled", 2), done
+    outcome = system.until_settled(job)
+    assert (outcome["state"], outcome["attempt"]) == ("cancelled", 2), outcome
     events = system.events(job)
     assert_whole(events)
     first = [event for event in events if (event["attempt"], event["source"]) == (1, 0)]
@@ -147,15 +147,15 @@ def test_a_full_journal_disk_fails_the_job_with_that_reason(system: System, disk
     system.until_step(job, 3)
     disk.fill() if isinstance(disk, SmallDisk) else disk.fill(system.nodes[1])
 
-    done = system.until_settled(job)
-    outcome = (done["state"], done["reason"])
+    end = system.until_settled(job)
+    outcome = (end["state"], end["reason"])
     assert outcome == ("failed", "journal_full"), f"it goes on in silence: {outcome}"
-    assert done["error"]["code"] == "journal_full"
-    assert re.search("does not take .*(No space left|File too large)", done["error"]["message"]), done["error"]
+    assert end["error"]["code"] == "journal_full"
+    assert re.search("does not take .*(No space left|File too large)", end["error"]["message"]), end["error"]
     events = system.events(job)
     assert_whole(events)
     assert events[-2]["kind"] == "done"
 
     disk.free()
-    done = system.until_settled(system.submit({**LONG_TOY, "training": {"max_steps": 5, "save_strategy": "no"}}))
-    assert done["state"] == "succeeded", done
+    end = system.until_settled(system.submit({**LONG_TOY, "training": {"max_steps": 5, "save_strategy": "no"}}))
+    assert end["state"] == "succeeded", end

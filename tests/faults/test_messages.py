@@ -34,11 +34,11 @@ def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
         system.nodes[1].thaw()
         system.until_step(job, 5)
         system.until(lambda: client.llen(queue) == 0, within=60, what="every message is consumed", job=job)
-    done = system.until_settled(job)
+    outcome = system.until_settled(job)
 
     grant_count = system.counted("footplate_control_claims_granted_total")
     assert grant_count == 1.0, f"granted {grant_count} times"
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 1), outcome
     assert_whole(system.events(job))
 
 
@@ -61,17 +61,17 @@ def test_late_or_forged_start_messages_start_no_attempt(system: System) -> None:
         system.nodes[1].thaw()
         system.until_step(job, 2)
         messages_with_a_forged_claim_are_refused(client, JobId(job), system.job(job)["attempt"])
-        done = system.until_settled(job)
+        outcome = system.until_settled(job)
         client.rpush(keys.queue(node), *[late] * 100)
         system.until(
             lambda: client.llen(keys.queue(node)) == 0, within=60, what="the late start messages are consumed", job=job
         )
 
-    assert done["state"] == "succeeded", done
+    assert outcome["state"] == "succeeded", outcome
     events = system.events(job)
     assert_whole(events)
     runs = [event["attempt"] for event in events if event["kind"] == "state" and event["data"]["state"] == "running"]
-    assert runs == [done["attempt"]] != [1], f"it ran as {runs}"
+    assert runs == [outcome["attempt"]] != [1], f"it ran as {runs}"
     assert "forged" not in json.dumps(events)
 
 

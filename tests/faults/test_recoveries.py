@@ -55,7 +55,7 @@ class Story:
     def __init__(self, system: System, job: str) -> None:
         self.system, self.job = system, job
         self.chaos = Chaos(system, seed=0, between=(0, 0), postgres=None)
-        self.read = 0
+        self.last_no = 0
 
     def its_training_is_killed(self) -> None:
         self.system.kill_training(self.job)
@@ -105,12 +105,12 @@ class Story:
         self.system.until(lambda: self._found(sentences), within=60, what=f"events have {sentences}", job=self.job)
 
     def _found(self, sentences: list[str]) -> bool:
-        after, remaining = self.read, list(sentences)
-        for event in self.system.events(self.job)[self.read :]:
+        after, remaining = self.last_no, list(sentences)
+        for event in self.system.events(self.job)[self.last_no :]:
             if remaining and re.search(remaining[0], message_of(event)):
                 remaining, after = remaining[1:], event["no"]
         if not remaining:
-            self.read = after
+            self.last_no = after
         return not remaining
 
 
@@ -144,7 +144,7 @@ def test_every_recovery_is_shown_by_an_event(processes: Processes, redis: RedisS
 
     for fault, sentences in SENTENCES.items():
         story.until_it_saves_again()
-        begun = story.read
+        begun = story.last_no
         act: Callable[[], None] = getattr(story, fault.lower().replace(" ", "_"))
         act()
         story.until_reported(sentences)

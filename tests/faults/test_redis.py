@@ -81,7 +81,7 @@ def _waits_for_messages(connection: dict[str, str]) -> bool:
 
 
 def it_trains(system: System, job: str, books: Books) -> None:
-    system.until(lambda: books.sent > 1000, within=60, what="the job trains and sends events", job=job)
+    system.until(lambda: books.sent_count > 1000, within=60, what="the job trains and sends events", job=job)
 
 
 def trimmed_and_deleted(system: System) -> None:
@@ -150,7 +150,7 @@ def _is_past(moment: float) -> bool:
 
 
 def everything_arrives(system: System, job: str, books: Books, *, after: str, within: float = 30) -> None:
-    sent_count = books.sent
+    sent_count = books.sent_count
 
     def arrived() -> bool:
         now = system.job(job)
@@ -160,18 +160,18 @@ def everything_arrives(system: System, job: str, books: Books, *, after: str, wi
     what = f"every sent event has arrived after Redis was {after}"
     system.until(arrived, within=within, what=what, job=job)
     numbers = [event["data"]["n"] for event in system.events(job) if "n" in event["data"]]
-    lost = set(range(1, sent_count + 1)) - set(numbers)
-    assert not lost, f"{len(lost)} events are lost without a report after Redis was {after}"
+    lost_numbers = set(range(1, sent_count + 1)) - set(numbers)
+    assert not lost_numbers, f"{len(lost_numbers)} events are lost without a report after Redis was {after}"
 
 
 def finish(system: System, job: str, books: Books, within: float = 90) -> None:
     books.close()
-    done = system.until_settled(job, within=within)
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    outcome = system.until_settled(job, within=within)
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 1), outcome
     events = system.events(job)
     assert_whole(events)
     numbers = [event["data"]["n"] for event in events if "n" in event["data"]]
-    assert numbers == list(range(1, books.sent + 1))
+    assert numbers == list(range(1, books.sent_count + 1))
     assert books.rate > 1000, f"only {books.rate:.0f} events per second were sent"
     # The machine may cause one long step. Redis was unreachable three times, so the second-longest step counts.
     _, second = books.longest_steps
@@ -206,14 +206,14 @@ def test_requests_while_redis_is_down_are_accepted_and_applied_later(system: Sys
     assert system.do(cancelled, "cancel").status_code == 202
     assert system.do(paused, "pause").status_code == 202
     fresh = system.submit({**LONG_TOY, "training": {"max_steps": 10, "logging_steps": 1}})
-    stopped = system.submit(LONG_TOY)
-    assert system.do(stopped, "cancel").status_code == 202
-    assert [system.state(job) for job in (cancelled, paused, stopped)] == ["stopping", "stopping", "cancelled"]
+    stopped_job = system.submit(LONG_TOY)
+    assert system.do(stopped_job, "cancel").status_code == 202
+    assert [system.state(job) for job in (cancelled, paused, stopped_job)] == ["stopping", "stopping", "cancelled"]
     system.redis.start()
 
     for job, state in ((cancelled, "cancelled"), (paused, "paused"), (fresh, "succeeded")):
-        done = system.until_settled(job)
-        assert (done["state"], done["attempt"]) == (state, 1), done
+        outcome = system.until_settled(job)
+        assert (outcome["state"], outcome["attempt"]) == (state, 1), outcome
         [attempt] = system.get(f"/jobs/{job}/attempts")["data"]
         assert attempt["ending"] != "lost", f"the job that is {state} was lost, and received no stop"
         assert_whole(system.events(job))

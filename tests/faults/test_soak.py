@@ -56,8 +56,8 @@ def soak(system: System, kinds: dict[str, JSON], seconds: float, readers: int, b
 
 
 def _quiet_result(system: System, job: str) -> Result:
-    ended = system.until_settled(job, within=400)
-    assert ended["state"] == "succeeded", ended
+    outcome = system.until_settled(job, within=400)
+    assert outcome["state"] == "succeeded", outcome
     return Result.of(system, job, system.events(job))
 
 

@@ -83,10 +83,10 @@ def test_training_that_dies_is_reported_and_the_node_takes_its_next_job(
         assert outcome == DEATHS[do], f"{do} is reported as {outcome}: {first['error']}"
 
     for do, job in jobs.items():
-        done = system.until_settled(job)
+        end = system.until_settled(job)
         # A crash is retried. Out of memory is not, because it would happen again.
         expected = ("failed", "oom", 1) if DEATHS[do][0] == "oom" else ("succeeded", "completed", 2)
-        assert (done["state"], done["reason"], done["attempt"]) == expected, done
+        assert (end["state"], end["reason"], end["attempt"]) == expected, end
 
 
 STALL_SECONDS, STOP_SECONDS = 6, 6
@@ -105,8 +105,8 @@ def test_training_that_hangs_is_killed_at_the_stall_limit_and_retried(system: Sy
 
     system.until(lambda: logs_of(system, job, 3), within=60, what="the third attempt trains", job=job)
     assert system.do(job, "cancel", {"mode": "graceful"}).status_code == 202
-    done = system.until_settled(job)
-    assert (done["state"], done["attempt"]) == ("cancelled", 3), done
+    outcome = system.until_settled(job)
+    assert (outcome["state"], outcome["attempt"]) == ("cancelled", 3), outcome
 
 
 def logs_of(system: System, job: str, attempt: int) -> list[JSON]:
@@ -169,12 +169,12 @@ def test_a_job_without_progress_gets_three_attempts_and_others_get_more(system: 
     stumbles = system.submit(saving, retry={"max_attempts": 5})
     others = [system.submit(toy("kill", marker_folder / "none", steps=[])) for _ in range(2)]
 
-    done = system.until_settled(poison)
-    assert done["attempt"] == 3, f"it gives up after {done['attempt']} attempts: {done}"
-    assert (done["state"], done["reason"], done["error"]["code"]) == ("failed", "poison", "killed"), done
+    outcome = system.until_settled(poison)
+    assert outcome["attempt"] == 3, f"it gives up after {outcome['attempt']} attempts: {outcome}"
+    assert (outcome["state"], outcome["reason"], outcome["error"]["code"]) == ("failed", "poison", "killed"), outcome
     assert [attempt["reason"] for attempt in system.attempts(poison)] == ["crashed"] * 3
     for job in others:
-        done = system.until_settled(job)
-        assert (done["state"], done["attempt"]) == ("succeeded", 1), done
-    done = system.until_settled(stumbles)
-    assert (done["state"], done["attempt"]) == ("succeeded", 5), done
+        outcome = system.until_settled(job)
+        assert (outcome["state"], outcome["attempt"]) == ("succeeded", 1), outcome
+    outcome = system.until_settled(stumbles)
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 5), outcome

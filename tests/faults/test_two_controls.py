@@ -47,8 +47,8 @@ def test_another_control_takes_over_when_the_first_is_killed_but_not_while_froze
     assert system.state(job) == "running"
     second.thaw()
 
-    done = system.until_settled(job, within=40)
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    outcome = system.until_settled(job, within=40)
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 1), outcome
     assert_whole(system.events(job))
     assert sorted(system.losses(job)) == list(range(1, 121))
     assert not works(third), "two controls work at once"
@@ -107,10 +107,10 @@ def test_a_control_that_lost_its_lock_unnoticed_stops_writing(
         )
         before = written_by(plain, "cut")
         job = system.submit(LONG_TOY)
-        done = system.until_settled(job)
+        outcome = system.until_settled(job)
 
         assert written_by(plain, "cut") == before, "it wrote without its lock"
-        assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+        assert (outcome["state"], outcome["attempt"]) == ("succeeded", 1), outcome
         assert_whole(system.events(job))
         assert grants(system, job) == 1
         cut.kill()

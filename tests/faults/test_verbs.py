@@ -57,7 +57,7 @@ def draining(stage: Stage, job: JobId) -> Worker:
     return worker
 
 
-def ended(how: str, reason: str) -> Act:
+def ending(how: str, reason: str) -> Act:
     def act(stage: Stage, job: JobId) -> None:
         running(stage, job).ends(how, reason)
 
@@ -86,8 +86,8 @@ SITUATIONS: dict[str, tuple[Act, Callable[[System, str], None], str]] = {
     "pausing": (running, send_verb("pause"), "stopping"),
     "draining": (draining, nothing, "stopping"),
     "paused": (queued, send_verb("pause"), "paused"),
-    "succeeded": (ended("finished", "completed"), nothing, "succeeded"),
-    "failed": (ended("failed", "error"), nothing, "failed"),
+    "succeeded": (ending("finished", "completed"), nothing, "succeeded"),
+    "failed": (ending("failed", "error"), nothing, "failed"),
     "cancelled": (queued, send_verb("cancel"), "cancelled"),
 }
 """An action of the worker, an action of the user, and the state of the job after both, for each situation."""
@@ -218,9 +218,9 @@ def a_cancel_that_was_acknowledged_beats_a_success_that_was_on_its_way(system: S
     assert {answer.status_code for answer in answers} == {202}
     system.redis.thaw()
 
-    done = system.until_settled(cancelled)
-    assert done["state"] == "cancelled", f"it {done['state']} after its cancel was acknowledged"
-    assert (done["reason"], done["desired"]) == ("finished_first", "cancel"), done
+    outcome = system.until_settled(cancelled)
+    assert outcome["state"] == "cancelled", f"it {outcome['state']} after its cancel was acknowledged"
+    assert (outcome["reason"], outcome["desired"]) == ("finished_first", "cancel"), outcome
     assert system.get(f"/jobs/{cancelled}/outputs")["data"], "its outputs are kept"
     assert system.until_settled(paused)["state"] == "succeeded"
 
@@ -244,10 +244,10 @@ def fifty_at_once_leave_one_outcome_and_no_process(system: System) -> None:
     for job in jobs:
         if system.client.get(f"/jobs/{job}").status_code == 200:
             was_acknowledged = system.do(job, "cancel", {"mode": "kill"}).status_code == 202
-            done = system.until_state(job, "succeeded", "failed", "cancelled")
+            outcome = system.until_state(job, "succeeded", "failed", "cancelled")
             # On a slow machine the job may have ended between the verbs of the other clients.
             expected = ("cancelled",) if was_acknowledged else ("cancelled", "succeeded")
-            assert done["state"] in expected, f"it {done['state']} after its cancel was acknowledged"
+            assert outcome["state"] in expected, f"it {outcome['state']} after its cancel was acknowledged"
             assert_history_is_lawful(system.events(job))
         what = f"no process of {job} is left, data workers included"
         system.processes.until(lambda job=job: not system.training_pids(job), within=10, what=what)

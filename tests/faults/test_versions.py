@@ -34,8 +34,8 @@ def test_nodes_of_the_previous_protocol_are_served_and_of_the_next_refused(syste
 
     start_node_of(BEFORE, system, 2, wait=False, FOOTPLATE_POOL="older")
     job = system.submit(short_toy("older"))
-    done = system.until_settled(job)
-    assert (done["state"], done["attempt"]) == ("succeeded", 1), done
+    outcome = system.until_settled(job)
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 1), outcome
     assert_whole(system.events(job))
 
 

@@ -51,8 +51,8 @@ def test_a_killed_worker_loses_only_the_steps_since_the_last_checkpoint(system: 
 
     node.kill()
     until(lambda: not any(map(is_alive, training)), within=1, what="training dies with its worker")
-    lost = "the attempt is lost when its lease is over"
-    system.until(partial(system.has_ended, job, 1), within=LEASE_SECONDS + 10, what=lost, job=job)
+    what = "the attempt is lost when its lease is over"
+    system.until(partial(system.has_ended, job, 1), within=LEASE_SECONDS + 10, what=what, job=job)
 
     assert system.attempts(job)[0]["reason"] == "node_lost"
     assert_bit_equal(system, job, quiet)
@@ -107,8 +107,8 @@ def test_a_worker_frozen_past_its_lease_stops_and_changes_no_state(system: Syste
         )
         system.until(lambda: steps_of(system, job, 2), within=30, what="the second attempt trains", job=job)
         checkpoints = checkpoints_of(system, job, 1)
-        saved = [int(path.name.removeprefix("checkpoint-")) for path in _attempt_folder(system, job, 1).glob("check*")]
-        assert max(saved) > max(checkpoints), "the frozen worker's training has gone on and saved"
+        steps = [int(path.name.removeprefix("checkpoint-")) for path in _attempt_folder(system, job, 1).glob("check*")]
+        assert max(steps) > max(checkpoints), "the frozen worker's training has gone on and saved"
         assert any(map(is_alive, zombie)), "the frozen worker's training still runs"
         thaw()
 
@@ -151,8 +151,8 @@ def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) ->
     system.until(partial(system.has_ended, willing, 1), within=20, what=what, job=willing)
     assert system.attempts(willing)[0]["reason"] == "drain"
     assert system.state(willing) == "queued", f"a drain has cost it a try: {system.job(willing)}"
-    ran, saved = steps_of(system, willing, 1)[-1], checkpoints_of(system, willing, 1)[-1]
-    assert ran == saved, f"it ran to step {ran} and saved step {saved}, so that a drain makes steps run again"
+    last, save = steps_of(system, willing, 1)[-1], checkpoints_of(system, willing, 1)[-1]
+    assert last == save, f"it ran to step {last} and saved step {save}, so that a drain makes steps run again"
     system.until_state(deaf, "stopping")
     system.nodes[1].signal(signal.SIGTERM)
     system.nodes[1].wait(within=5)
@@ -160,7 +160,7 @@ def test_a_drained_node_returns_its_jobs_without_losing_steps(system: System) ->
     system.start_node(1, slots=3)
     quiet = system.submit(**once)
     assert_bit_equal(system, willing, quiet)
-    assert steps_of(system, willing, 2)[0] == saved + 1
+    assert steps_of(system, willing, 2)[0] == save + 1
     system.until((markers / "45").exists, within=60, what="the second job hangs in step 45", job=deaf)
     assert steps_of(system, deaf, 2)[0] == 21
 

@@ -89,7 +89,7 @@ class Books:
         self.changes: Callable[[], int | None] = lambda: None
         self.jobs: dict[str, Job] = {}
         self.sources: dict[SourceKey, Source] = {}
-        self.said: dict[str, Said] = {}
+        self.sent_events: dict[str, Said] = {}
         """Events that training sent under each claim, seq 1 first."""
         self.slots: dict[str, int] = {}
         self.acknowledged: set[str] = set()
@@ -255,7 +255,7 @@ class Books:
         rows = self.rows(f"SELECT {names} FROM events WHERE job_id = '{job.id}' AND no > {history.last_no} ORDER BY no")
         for no, attempt, source, seq, kind, data in rows:
             part = self.sources.get((job.id, attempt, source))
-            history.read(no, attempt, source, seq, kind, data, self.said.get((part and part.claim) or "", []))
+            history.read(no, attempt, source, seq, kind, data, self.sent_events.get((part and part.claim) or "", []))
         self.must(history.last_no == job.last_no, "{} counts {} events, has {}", job.id, job.last_no, history.last_no)
 
     # The end

@@ -149,9 +149,9 @@ class AsyncPipeline(Commands):
 
     async def execute(self) -> list[Any]:
         await self._redis.world.interrupt_sometimes()
-        done = self.do()
+        answers = self.do()
         await self._redis.world.interrupt_sometimes()
-        return done
+        return answers
 
 
 class AsyncLine:

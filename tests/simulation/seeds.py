@@ -34,7 +34,7 @@ def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran
     with tempfile.TemporaryDirectory(prefix="fp-sim-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         world = World(seed, weather_of(seed, without), Path(folder))
         railway = Railway(world, ground)
-        ran = Ran(world, railway)
+        result = Ran(world, railway)
         with in_place_of_reality(world), _silence():
             try:
                 railway.open()
@@ -44,11 +44,11 @@ def run(seed: int, ground: Ground, without: frozenset[str] = frozenset()) -> Ran
                 world.run(until=CHAOS_SECONDS + QUIET_SECONDS, is_over=_quiet_once_a_second(railway))
                 railway.close()
             except Exception as error:
-                ran.error = error
+                result.error = error
             finally:
                 for node in railway.nodes:
                     node.down()
-        return ran
+        return result
 
 
 def _quiet_once_a_second(railway: Railway) -> Callable[[], bool]:
@@ -77,12 +77,12 @@ def needless_faults(seed: int, ground: Ground) -> frozenset[str]:
 def report_of(seed: int, ground: Ground) -> str:
     """Returns the report of a failing seed: the error, the needed faults, and the history."""
     without = needless_faults(seed, ground)
-    ran = run(seed, ground, without)
-    weather = ran.world.weather
-    lines = ran.world.story().splitlines()
+    result = run(seed, ground, without)
+    weather = result.world.weather
+    lines = result.world.story().splitlines()
     return "\n".join(
         [
-            f"seed {seed}: {type(ran.error).__name__}: {ran.error}",
+            f"seed {seed}: {type(result.error).__name__}: {result.error}",
             f"Needed faults: {', '.join(sorted(weather.faults)) or 'none'}; "
             f"network: {', '.join(f'{name} {getattr(weather, name):g}' for name in NETWORK if getattr(weather, name))}",
             *lines[-MAX_LINES:],

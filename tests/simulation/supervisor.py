@@ -40,7 +40,7 @@ class Supervisor:
         self._beat_at = self._synced_at = self._synced = 0.0
         self._step_at = self.world.clock + self.world.between(0.2, 1.5)
         self._began = self.world.clock
-        self.books.said.setdefault(grant.claim, [])
+        self.books.sent_events.setdefault(grant.claim, [])
         self.world.after(0.05, self._turn)
 
     # Running
@@ -83,16 +83,16 @@ class Supervisor:
         if now >= self._step_at:
             self._step_at = now + self.world.between(0.4, 1.2)
             self._write(training.turn(self.stop.mode.value if self.stop else None))
-        if training.is_dead or training.done is not None:
+        if training.is_dead or training.outcome is not None:
             self._conclude()
 
     def _conclude(self) -> None:
-        done = self._how_it_ended().model_copy(update={"running_s": round(self.world.clock - self._began, 3)})
-        self.world.say(self.name, "ends: {} ({}), seq {}", done.ending.value, done.reason, self.journal.last + 1)
-        self._write([(Kind.DONE, None, done.model_dump(mode="json"))])
+        outcome = self._how_it_ended().model_copy(update={"running_s": round(self.world.clock - self._began, 3)})
+        self.world.say(self.name, "ends: {} ({}), seq {}", outcome.ending.value, outcome.reason, self.journal.last + 1)
+        self._write([(Kind.DONE, None, outcome.model_dump(mode="json"))])
 
     def _how_it_ended(self) -> DoneData:
-        report = self.training.done
+        report = self.training.outcome
         if report is not None and report.ending is Ending.FINISHED:
             return report
         if self.stop is not None and (report is None or report.ending is Ending.STOPPED):
@@ -110,7 +110,7 @@ class Supervisor:
         at = text_of(self.world.now_ms())
         lines = [{"kind": kind, "at": at, "step": step, "data": data} for kind, step, data in events]
         self.journal.append(lines)
-        self.books.said[self.grant.claim] += [(kind.value, data) for kind, _, data in events]
+        self.books.sent_events[self.grant.claim] += [(kind.value, data) for kind, _, data in events]
         if any(kind in KEPT for kind, _, _ in events):
             self._synced = self.journal.size
         for number, (kind, step, data) in enumerate(events, self.journal.last - len(events) + 1):

@@ -81,12 +81,12 @@ def _with_page(watermark: Callable[[Any, int], int]) -> Any:
     """Changes the watermark of a source before each of its batches is stored."""
     take = Collector.take
 
-    def changed(self: Any, batch: Any, part: SourceRow, done: IngestEffects) -> None:
-        take(self, replace(batch, events=[]), part, done)
+    def changed(self: Any, batch: Any, part: SourceRow, effects: IngestEffects) -> None:
+        take(self, replace(batch, events=[]), part, effects)
         page = self.changes.sources[part.attempt, part.source]
         if batch.events:
             page.watermark = watermark(page, batch.events[0].seq)
-        take(self, batch, part, done)
+        take(self, batch, part, effects)
 
     return patch.object(Collector, "take", changed)
 
@@ -95,11 +95,11 @@ def _with_page(watermark: Callable[[Any, int], int]) -> Any:
 def events_are_acknowledged_before_the_commit() -> Off:
     store = ingest_duty._store
 
-    async def hasty(state: ControlState, read: ParsedEntries, now: int) -> list[IngestEffects]:
-        batches = [batch for batch in read.batches if batch.events]
+    async def hasty(state: ControlState, entries: ParsedEntries, now: int) -> list[IngestEffects]:
+        batches = [batch for batch in entries.batches if batch.events]
         marks = {(batch.job, batch.attempt, batch.source): batch.events[-1].seq for batch in batches}
         await ingest_duty._acknowledge(state, [b"0-0"], [IngestEffects(watermarks=marks)])
-        return await store(state, read, now)
+        return await store(state, entries, now)
 
     return [patch.object(ingest_duty, "_store", hasty)]
 

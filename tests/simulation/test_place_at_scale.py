@@ -46,7 +46,7 @@ class Day:
         self.running: dict[JobId, tuple[Placement, Waiting, float]] = {}
         self.ending: list[tuple[float, JobId, int]] = []
         self.starts: dict[JobId, int] = {}
-        self.done: set[JobId] = set()
+        self.ended_jobs: set[JobId] = set()
         self.idle = self.slots = 0.0
 
     def run(self) -> None:
@@ -98,8 +98,8 @@ class Day:
             _, job, start = heapq.heappop(self.ending)
             if job in self.running and self.starts[job] == start:
                 self.give_back(job)
-                assert job not in self.done
-                self.done.add(job)
+                assert job not in self.ended_jobs
+                self.ended_jobs.add(job)
 
     def fail(self, now: float) -> None:
         """Fails a few nodes per day, which lose all of their jobs. A failed node is back within minutes."""
@@ -107,8 +107,8 @@ class Day:
             self.rooms[node] = replace(self.rooms[node], is_open=True)
         if self.dice.random() < self.failures * PLACEMENT_SECONDS / self.seconds:
             node = self.dice.choice(list(self.rooms))
-            lost = [job for job, (item, *_) in self.running.items() if any(part.node == node for part in item.shares)]
-            for job in lost:
+            jobs = [job for job, (item, *_) in self.running.items() if any(part.node == node for part in item.shares)]
+            for job in jobs:
                 self.waiting[job] = self.give_back(job)
             self.rooms[node] = replace(self.rooms[node], is_open=False)
 
@@ -124,11 +124,11 @@ class Day:
 
 def account(day: Day, jobs: int) -> None:
     day.run()
-    assert len(day.done) == jobs
+    assert len(day.ended_jobs) == jobs
     assert all(room.free_slots == room.slots and room.free_gpus == room.gpus for room in day.rooms.values())
     wasted = day.idle / day.slots
-    lost = sum(day.starts.values()) - jobs
-    print(f"{jobs} jobs, {lost} lost and placed again, {wasted:.2%} of slot time wasted")
+    restarts = sum(day.starts.values()) - jobs
+    print(f"{jobs} jobs, {restarts} lost and placed again, {wasted:.2%} of slot time wasted")
     assert wasted <= 0.02, f"{wasted:.2%}"
 
 
@@ -139,6 +139,6 @@ def test_in_hours_of_many_jobs_few_slots_stay_free_while_a_job_could_use_them() 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_in_a_day_of_100_000_jobs_few_slots_stay_free_while_a_job_could_use_them() -> None:
-    started = time.process_time()
+    start = time.process_time()
     account(Day(seed=1, nodes=1000, jobs=100_000, seconds=DAY_SECONDS), 100_000)
-    print(f"{time.process_time() - started:.0f} s of CPU")
+    print(f"{time.process_time() - start:.0f} s of CPU")

@@ -64,7 +64,7 @@ class Training:
         self.world, self.store, self.plan, self.grant = world, store, plan, grant
         self.step = 0
         self.is_running = False
-        self.done: DoneData | None = None
+        self.outcome: DoneData | None = None
         """The last message of training."""
         self.is_dead = False
         self.stored_step = 0
@@ -73,7 +73,7 @@ class Training:
 
     def turn(self, stop: str | None) -> list[Event]:
         """Returns the next events. `stop` is the mode of a requested stop."""
-        if self.is_dead or self.done is not None or self.plan.never_starts:
+        if self.is_dead or self.outcome is not None or self.plan.never_starts:
             return []
         if not self.is_running:
             return self._begin()
@@ -90,11 +90,11 @@ class Training:
             events.append(self._save())
         if self.step >= self.plan.steps:
             outputs = str(outputs_folder(self.grant.job, self.grant.attempt))
-            self.done = DoneData(
+            self.outcome = DoneData(
                 ending=Ending.FINISHED, reason="completed", result={"steps": self.step}, outputs=outputs
             )
         elif stops:
-            self.done = DoneData(ending=Ending.STOPPED, reason="cancel", result={"steps": self.step})
+            self.outcome = DoneData(ending=Ending.STOPPED, reason="cancel", result={"steps": self.step})
         return events
 
     def _begin(self) -> list[Event]:
@@ -108,7 +108,7 @@ class Training:
             events.append((Kind.CHECKPOINT, offer.step, corrupt.model_dump(mode="json")))
         if self.grant.checkpoints:
             error = Failure(code="no_valid_checkpoint", message="none verifies")
-            self.done = DoneData(ending=Ending.FAILED, reason="no_valid_checkpoint", error=error)
+            self.outcome = DoneData(ending=Ending.FAILED, reason="no_valid_checkpoint", error=error)
         return events
 
     def _save(self) -> Event:

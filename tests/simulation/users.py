@@ -43,7 +43,7 @@ class Users:
     def __init__(self, railway: Railway) -> None:
         self.railway, self.world, self.stage = railway, railway.world, SimulatedStage(railway)
         self.jobs: list[JobId] = []
-        self.made: dict[str, JobId] = {}
+        self.ids_by_key: dict[str, JobId] = {}
 
     def begin(self) -> None:
         for number in range(self.world.dice.randint(1, 4)):
@@ -70,8 +70,8 @@ class Users:
             self.railway.books.keep.setdefault(job.id, plan.keep)
             if job.id == job_id:
                 world.call(job_id, f"job{number + 1}")
-                world.must(key not in self.made, "the same key made another job")
-                self.made[key] = job_id
+                world.must(key not in self.ids_by_key, "the same key made another job")
+                self.ids_by_key[key] = job_id
             if world.chance(3 * world.weather.half):
                 # The API process died after its commit, so the user got no answer.
                 world.after(0.5, request, world.new_job())

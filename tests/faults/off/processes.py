@@ -16,11 +16,11 @@ def ignore_the_end_of_training(training: Any) -> None:
     original = training.FROM_WARM.validate_json
 
     class Deaf:
-        started: ClassVar[dict[int, Any]] = {}
+        first_messages: ClassVar[dict[int, Any]] = {}
 
         def validate_json(self, packet: bytes) -> Any:
             message = original(packet)
-            return self.started.setdefault(message.rank, message)
+            return self.first_messages.setdefault(message.rank, message)
 
     training.FROM_WARM = Deaf()
 

@@ -25,12 +25,12 @@ def store_whatever_comes(changes: Any) -> None:
 
     contiguous = changes.Collector.take
 
-    def eager(self: Any, batch: Any, part: Any, done: Any) -> None:
+    def eager(self: Any, batch: Any, part: Any, effects: Any) -> None:
         for event in batch.events:
-            contiguous(self, replace(batch, events=[]), part, done)
+            contiguous(self, replace(batch, events=[]), part, effects)
             page = self.changes.sources[part.attempt, part.source]
             page.watermark = max(page.watermark, event.seq - 1)
-            contiguous(self, replace(batch, events=[event]), part, done)
+            contiguous(self, replace(batch, events=[event]), part, effects)
 
     changes.Collector.take = eager
 
