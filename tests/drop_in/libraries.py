@@ -65,13 +65,13 @@ def small_models() -> None:
     }  # fmt: skip
     llama = LlamaConfig(**sizes, num_key_value_heads=2, bos_token_id=5, eos_token_id=6)
     torch.manual_seed(0)
-    made: dict[str, Any] = {
+    new_models: dict[str, Any] = {
         "causal": LlamaForCausalLM(llama),
         "reward": LlamaForSequenceClassification(LlamaConfig(**{**llama.to_dict(), "num_labels": 1})),
         "encoder": BertModel(BertConfig(**sizes)),
         "cross": BertForSequenceClassification(BertConfig(**sizes, num_labels=1)),
     }
-    for name, model in made.items():
+    for name, model in new_models.items():
         model.save_pretrained(FOLDER / name)
         tokenizer.save_pretrained(FOLDER / name)
 
@@ -235,7 +235,7 @@ def of_spec(
         arguments = {**common(folder), "bf16": False, **LIKE.get(case, {}), **(training or {})}
         for owned in ("output_dir", "use_cpu", "report_to"):
             del arguments[owned]
-        file = {"use": "files/jsonl", "args": {"paths": [f"data://{written(case)}"]}}
+        file = {"use": "files/jsonl", "args": {"paths": [f"data://{write_rows(case)}"]}}
         spec = JobSpec.parse(
             {
                 "trainer": trainer,
@@ -260,7 +260,7 @@ def of_spec(
 KINDS = {"causal": "hf/causal-lm", "reward": "hf/sequence-classification", "encoder": "st/encoder"}
 
 
-def written(name: str) -> str:
+def write_rows(name: str) -> str:
     """Writes the rows of a case as JSON lines, and returns the file's name."""
     columns = ROWS[name]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -360,7 +360,7 @@ def served_encoder(checkpoint: Path) -> dict[str, Any]:
         before = session.ask("embed", inputs=texts)["vectors"]
         StartingPoint(str(checkpoint), weights_only=True).load(session.model.trainer, print)
         answer = session.ask("embed", inputs=texts)
-        refused = [
+        codes = [
             session.refusal("embed", inputs=["cat " * 33])["code"],
             session.refusal("embed", inputs=[[1, 2]])["code"],
             session.refusal("predict", inputs=texts, parameters={})["code"],
@@ -372,7 +372,7 @@ def served_encoder(checkpoint: Path) -> dict[str, Any]:
     ]
     return {
         "tokens": answer["prompt_tokens"],
-        "refused": refused,
+        "refused": codes,
         "was trained": before != answer["vectors"],
         "differences": [float(abs(torch.tensor(answer["vectors"]) - vectors).max()) for vectors in by_library],
     }

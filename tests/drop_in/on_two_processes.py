@@ -52,19 +52,19 @@ def outcome(case: str, strategy: str, model_args: dict[str, Any], folder: Path) 
         **model_args,
     )
     first = make(str(folder))
-    before = saved(first, folder / "before")
+    before = checksum(first, folder / "before")
     first.train()
     second = make(str(folder))
     second.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
     return {
         "losses": [log["loss"] for log in first.state.log_history if "loss" in log],
         "before": before,
-        "weights": saved(first, folder / "first"),
-        "resumed weights": saved(second, folder / "second"),
+        "weights": checksum(first, folder / "first"),
+        "resumed weights": checksum(second, folder / "second"),
     }
 
 
-def saved(trainer: Any, folder: Path) -> str | None:
+def checksum(trainer: Any, folder: Path) -> str | None:
     """Returns a checksum of the weights that the main process has saved, and None in all other processes."""
     trainer.save_model(str(folder))
     if RANK > 0:

@@ -38,8 +38,8 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
         how = [] if strategy == "single" else two
         command = [sys.executable, *how, PROGRAM, folder, strategy]
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-        read: dict[str, dict[str, Any]] = json.loads((folder / f"{strategy}.json").read_text())
-        return read
+        results: dict[str, dict[str, Any]] = json.loads((folder / f"{strategy}.json").read_text())
+        return results
 
     return run
 

@@ -11,11 +11,11 @@ from tests.examples.conftest import Examples
 
 @pytest.mark.matrix
 def test_a_checkpoint_of_transformers_continues_with_the_same_losses(examples: Examples) -> None:
-    done = examples.run("continue-from-transformers/job.json")
+    job = examples.run("continue-from-transformers/job.json")
 
-    assert (done["state"], done["progress"]["step"]) == ("succeeded", 48), done
+    assert (job["state"], job["progress"]["step"]) == ("succeeded", 48), job
     theirs = json.loads((examples.system.folder / "models/their-run/checkpoint-48/trainer_state.json").read_text())
     after = {row["step"]: row["loss"] for row in theirs["log_history"] if row["step"] > 32 and "loss" in row}
-    assert examples.system.losses(done["id"]) == {step: pytest.approx(loss, rel=1e-3) for step, loss in after.items()}
-    notes = [event["data"]["message"] for event in examples.system.events(done["id"]) if event["kind"] == "note"]
+    assert examples.system.losses(job["id"]) == {step: pytest.approx(loss, rel=1e-3) for step, loss in after.items()}
+    notes = [event["data"]["message"] for event in examples.system.events(job["id"]) if event["kind"] == "note"]
     assert "continues from the checkpoint in models://their-run/checkpoint-32" in notes

@@ -11,9 +11,9 @@ from tests.examples.conftest import Examples
 def test_a_model_with_a_custom_op_that_its_bundle_builds_trains(examples: Examples) -> None:
     spec = examples.with_code("custom-op/job.json")
     job = examples.system.submit(spec)
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
-    assert done["state"] == "succeeded", done
+    assert outcome["state"] == "succeeded", outcome
     losses = examples.system.losses(job)
     assert losses[60] < 0.7 * losses[10]
     assert len(list(examples.system.folder.glob(f"**/extensions/{spec['code']['bundle']}/*torch*/*/*.so"))) == 1

@@ -66,36 +66,36 @@ def last(examples: Examples, job: str, name: str) -> float:
 
 
 def test_sft_with_an_adapter_learns_and_leaves_one_merged_model(trl: Examples) -> None:
-    done = trl.run("fine-tuning/sft-lora.json")
+    job = trl.run("fine-tuning/sft-lora.json")
 
-    assert (done["state"], done["reason"]) == ("succeeded", "completed"), done
-    assert last(trl, done["id"], "eval_mean_token_accuracy") > 0.8
-    files = trl.outputs(done["id"])
+    assert (job["state"], job["reason"]) == ("succeeded", "completed"), job
+    assert last(trl, job["id"], "eval_mean_token_accuracy") > 0.8
+    files = trl.outputs(job["id"])
     assert {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"} <= files.keys()
     assert not [name for name in files if "adapter" in name]
     assert json.loads(files["spec.json"])["training"]["max_steps"] == 40
 
 
 def test_dpo_learns_to_prefer_the_chosen_answers(trl: Examples) -> None:
-    done = trl.run("fine-tuning/dpo.json")
+    job = trl.run("fine-tuning/dpo.json")
 
-    assert done["state"] == "succeeded", done
-    assert last(trl, done["id"], "rewards/accuracies") > 0.9
+    assert job["state"] == "succeeded", job
+    assert last(trl, job["id"], "rewards/accuracies") > 0.9
 
 
 def test_a_reward_model_rates_the_chosen_answers_higher(trl: Examples) -> None:
-    done = trl.run("fine-tuning/reward.json")
+    job = trl.run("fine-tuning/reward.json")
 
-    assert done["state"] == "succeeded", done
-    assert last(trl, done["id"], "accuracy") > 0.9
+    assert job["state"] == "succeeded", job
+    assert last(trl, job["id"], "accuracy") > 0.9
 
 
 def test_grpo_increases_the_rewards_of_a_registered_and_a_bundled_function(trl: Examples) -> None:
     trl.prepare("fine-tuning")
-    done = trl.ended(trl.system.submit(trl.with_code("fine-tuning/grpo.json")))
+    job = trl.ended(trl.system.submit(trl.with_code("fine-tuning/grpo.json")))
 
-    assert done["state"] == "succeeded", done
-    rows = [row for row in trl.system.metrics(done["id"]) if "reward" in row]
+    assert job["state"] == "succeeded", job
+    rows = [row for row in trl.system.metrics(job["id"]) if "reward" in row]
     assert rows[-1]["reward"] > rows[0]["reward"]
     assert {"rewards/similarity/mean", "rewards/brief/mean"} <= rows[-1].keys()
 
@@ -134,19 +134,19 @@ def test_dpo_trains_on_two_processes(trl: Examples) -> None:
     spec = trl.spec("fine-tuning/dpo.json")
     training = {**spec["training"], "max_steps": 4, "logging_steps": 2, "per_device_train_batch_size": 2}
 
-    done = trl.run("fine-tuning/dpo.json", training=training, resources={"processes_per_node": 2})
+    job = trl.run("fine-tuning/dpo.json", training=training, resources={"processes_per_node": 2})
 
-    assert (done["state"], done["progress"]["step"]) == ("succeeded", 4), done
+    assert (job["state"], job["progress"]["step"]) == ("succeeded", 4), job
 
 
 @pytest.mark.parametrize(("name", "says"), [("embeddings", "right: 1.00"), ("setfit", "answers: good bad")])
 def test_scripts_of_sentence_transformers_and_setfit_train_on_our_trainer(trl: Examples, name: str, says: str) -> None:
-    done = trl.ended(trl.system.submit(trl.with_code(f"embeddings/{name}.json")))
+    job = trl.ended(trl.system.submit(trl.with_code(f"embeddings/{name}.json")))
 
-    assert done["state"] == "succeeded", done
-    lines = [str(event["data"]) for event in trl.system.events(done["id"]) if event["kind"] == "line"]
+    assert job["state"] == "succeeded", job
+    lines = [str(event["data"]) for event in trl.system.events(job["id"]) if event["kind"] == "line"]
     assert any("trained by footplate.trainer" in line and says in line for line in lines), lines
-    assert "model.safetensors" in trl.outputs(done["id"])
+    assert "model.safetensors" in trl.outputs(job["id"])
 
 
 def test_a_model_trained_by_trl_chats_with_openais_client(trl: Examples) -> None:
@@ -176,9 +176,9 @@ def test_a_model_trained_on_tool_calls_calls_tools_through_openais_client(trl: E
     file = client.files.create(file=("calls.jsonl", "\n".join(map(json.dumps, rows)).encode()), purpose="fine-tune")
     method: Any = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 50, "batch_size": 4}}}
 
-    made = client.fine_tuning.jobs.create(model="gpt-4o-mini-2024-07-18", training_file=file.id, method=method)
-    assert trl.ended(made.id)["state"] == "succeeded"
-    name = client.fine_tuning.jobs.retrieve(made.id).fine_tuned_model
+    job = client.fine_tuning.jobs.create(model="gpt-4o-mini-2024-07-18", training_file=file.id, method=method)
+    assert trl.ended(job.id)["state"] == "succeeded"
+    name = client.fine_tuning.jobs.retrieve(job.id).fine_tuned_model
     assert name is not None
     question: Any = [{"role": "user", "content": "paint the snow"}]
     [choice] = client.chat.completions.create(model=name, messages=question, tools=TOOLS, temperature=0).choices
@@ -216,15 +216,15 @@ def test_only_the_assistants_tokens_count_in_the_loss_of_a_supervised_job(trl: E
     file = client.files.create(file=("chats.jsonl", content), purpose="fine-tune")
     method: Any = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": 4}}}
 
-    made = client.fine_tuning.jobs.create(
+    job = client.fine_tuning.jobs.create(
         model="gpt-4.1-mini-2025-04-14", training_file=file.id, validation_file=file.id, method=method
     )
-    assert trl.ended(made.id)["state"] == "succeeded"
+    assert trl.ended(job.id)["state"] == "succeeded"
 
-    events = client.fine_tuning.jobs.list_events(made.id)
+    events = client.fine_tuning.jobs.list_events(job.id)
     data: list[Any] = [event.data for event in events if event.type == "metrics"]
     losses = [values["train_loss"] for values in data if "train_loss" in values]
-    first, *_ = client.fine_tuning.jobs.checkpoints.list(made.id)
+    first, *_ = client.fine_tuning.jobs.checkpoints.list(job.id)
     assert losses[-1] > 2, "the events list the newest loss first"
     assert losses[0] < 0.1
     assert first.metrics.valid_loss is not None
@@ -281,7 +281,7 @@ def test_reinforcement_by_openais_sdk_increases_a_python_graders_reward(trl: Exa
     file = client.files.create(file=("rows.jsonl", rows.encode()), purpose="fine-tune")
     client.files.wait_for_processing(file.id)
 
-    made = client.fine_tuning.jobs.create(
+    job = client.fine_tuning.jobs.create(
         model="o4-mini-2025-04-16",
         training_file=file.id,
         validation_file=file.id,
@@ -294,18 +294,18 @@ def test_reinforcement_by_openais_sdk_increases_a_python_graders_reward(trl: Exa
             },
         },
     )
-    assert trl.ended(made.id)["state"] == "succeeded"
+    assert trl.ended(job.id)["state"] == "succeeded"
 
-    events = list(client.fine_tuning.jobs.list_events(made.id, limit=10))
+    events = list(client.fine_tuning.jobs.list_events(job.id, limit=10))
     data: list[Any] = [event.data for event in events if event.type == "metrics"]
     rewards = [values["train_mean_reward"] for values in data if "train_mean_reward" in values]
     assert len(rewards) == 30
     assert rewards[0] > 0.6 > 0.3 > rewards[-1], "the events list the newest reward first"
-    first, *_ = client.fine_tuning.jobs.checkpoints.list(made.id)
+    first, *_ = client.fine_tuning.jobs.checkpoints.list(job.id)
     assert first.step_number == 30
     assert first.metrics.to_dict()["valid_mean_reward"] > 0.6
-    done = client.fine_tuning.jobs.retrieve(made.id)
-    assert ",train_mean_reward,valid_mean_reward" in client.files.content(done.result_files[0]).text
-    for model in (done.fine_tuned_model, first.fine_tuned_model_checkpoint):
+    finished_job = client.fine_tuning.jobs.retrieve(job.id)
+    assert ",train_mean_reward,valid_mean_reward" in client.files.content(finished_job.result_files[0]).text
+    for model in (finished_job.fine_tuned_model, first.fine_tuned_model_checkpoint):
         answer = client.chat.completions.create(model=str(model), messages=question, temperature=0, max_tokens=1)  # type: ignore[arg-type]
         assert answer.choices[0].message.content == "blue"

@@ -39,9 +39,9 @@ def test_a_language_model_reaches_its_target_loss(
     examples: Examples, submitted: Callable[[str], str], name: str
 ) -> None:
     job = submitted(name)
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
-    assert done["state"] == "succeeded", done
+    assert outcome["state"] == "succeeded", outcome
     metric, bar = BARS[name]
     evaluated = [row[metric] for row in examples.system.metrics(job) if metric in row]
     assert evaluated[-1] < bar

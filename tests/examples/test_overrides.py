@@ -63,13 +63,13 @@ print("trained", Mine(tiny(), arguments, train_dataset=rows()).train().global_st
 
 def test_a_trainer_subclass_in_a_bundle_trains(examples: Examples) -> None:
     job = examples.system.submit(examples.with_code("overrides/job.json"))
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
-    assert done["state"] == "succeeded", done
+    assert outcome["state"] == "succeeded", outcome
     losses = examples.system.losses(job)
     # Each logged loss is a sum of two: the loss of the rows and the loss of the adversarially changed rows.
     assert losses[5] > losses[30]
-    assert done["metrics"]["eval_loss"] < 0.6 * losses[5]
+    assert outcome["metrics"]["eval_loss"] < 0.6 * losses[5]
 
 
 def test_variables_and_secrets_reach_only_the_job_that_names_them(examples: Examples) -> None:
@@ -101,7 +101,7 @@ def test_code_may_have_packages_named_worker_service_and_contract(examples: Exam
     parts = examples.system.submit({**spec, "training": training})
 
     for job in (script, parts):
-        done = examples.ended(job)
-        assert done["state"] == "succeeded", done["error"]
+        outcome = examples.ended(job)
+        assert outcome["state"] == "succeeded", outcome["error"]
     output = [event["data"] for event in examples.system.events(script) if event["kind"] == "line"]
     assert "trained 2" in str(output)

@@ -24,15 +24,15 @@ def test_an_own_loop_that_is_killed_and_paused_ends_as_if_undisturbed(examples: 
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded")
     system.do(job, "resume")
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
     assert paused["state"] == "paused", paused
-    assert done["state"] == examples.ended(quiet)["state"] == "succeeded", done
+    assert outcome["state"] == examples.ended(quiet)["state"] == "succeeded", outcome
     assert system.losses(job) == system.losses(quiet)
     assert sorted(system.losses(job)) == list(range(1, 13))
-    assert done["result"]["returned"]["last_loss"] == system.losses(job)[12]
-    assert done["metrics"]["eval_loss"] < 0.5
-    assert done["progress"]["step"] == 12
+    assert outcome["result"]["returned"]["last_loss"] == system.losses(job)[12]
+    assert outcome["metrics"]["eval_loss"] < 0.5
+    assert outcome["progress"]["step"] == 12
     assert {"model.pt", "spec.json", "metrics.json"} <= examples.outputs(job).keys()
     assert {row["status"] for row in system.get(f"/jobs/{job}/checkpoints")["data"]} >= {"committed"}
     assert_whole(system.events(job))
@@ -42,9 +42,9 @@ def test_a_script_runs_unchanged_and_continues_by_its_own_code(examples: Example
     script = {"script": "train.py", "argv": ["--steps", "30", "--fail-at", "25"]}
     spec = examples.with_code("own-loop/script.json", loop=script)
     job = examples.system.submit({**spec, "retry": {"on": ["crashed"]}})
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 2), outcome["error"]
     lines = [str(event["data"]) for event in examples.system.events(job) if event["kind"] == "line"]
     assert any("continues at step 20" in line for line in lines)
     assert any("done" in line for line in lines)
@@ -53,11 +53,11 @@ def test_a_script_runs_unchanged_and_continues_by_its_own_code(examples: Example
 def test_a_script_with_a_wrong_option_fails_once_with_its_usage_line(examples: Examples) -> None:
     loop = {"script": "train.py", "argv": ["--stepz", "30"]}
 
-    done = examples.ended(examples.system.submit(examples.with_code("own-loop/script.json", loop=loop)))
+    job = examples.ended(examples.system.submit(examples.with_code("own-loop/script.json", loop=loop)))
 
-    assert (done["state"], done["reason"], done["attempt"], done["error"]["code"]) == ("failed", "error", 1, "exited")
-    assert "usage: train.py" in done["error"]["message"]
-    assert "unrecognized arguments: --stepz 30" in done["error"]["message"]
+    assert (job["state"], job["reason"], job["attempt"], job["error"]["code"]) == ("failed", "error", 1, "exited")
+    assert "usage: train.py" in job["error"]["message"]
+    assert "unrecognized arguments: --stepz 30" in job["error"]["message"]
 
 
 AS_IT_IS = {
@@ -93,9 +93,9 @@ def test_a_script_runs_in_a_copy_of_its_bundle_and_its_files_can_be_downloaded(
 ) -> None:
     spec = {"loop": {"script": "train.py"}, "code": {"bundle": examples.system.upload(AS_IT_IS)}}
     job = examples.system.submit({**spec, "retry": {"on": ["crashed"]}})
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
-    assert (done["state"], done["attempt"]) == ("succeeded", 2), done["error"]
+    assert (outcome["state"], outcome["attempt"]) == ("succeeded", 2), outcome["error"]
     outputs = examples.outputs(job)
     assert outputs.keys() == {"told.json", "metrics.json", "ds_config.json", "spec.json", "log.txt", "open.txt"}
     assert (outputs["log.txt"], outputs["open.txt"]) == (b"logged\n" * 2, b"written")
@@ -133,22 +133,22 @@ def test_a_script_with_neither_a_trainer_nor_accelerate_is_paused_by_sigterm(exa
     script = PLAIN.replace("HANDLER", handler)
     job = system.submit({"loop": {"script": "train.py"}, "code": {"bundle": system.upload({"train.py": script})}})
 
-    def printed() -> list[str]:
+    def lines() -> list[str]:
         return [str(event["data"]) for event in system.events(job) if event["kind"] == "line"]
 
-    system.until(lambda: any("step 3" in line for line in printed()), within=60, what="the script trains", job=job)
+    system.until(lambda: any("step 3" in line for line in lines()), within=60, what="the script trains", job=job)
 
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded", "failed", within=60)
     system.do(job, "resume")
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
-    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 2), (paused, done)
-    begun = [line for line in printed() if "begins at step" in line]
+    assert (paused["state"], outcome["state"], outcome["attempt"]) == ("paused", "succeeded", 2), (paused, outcome)
+    begun = [line for line in lines() if "begins at step" in line]
     assert "begins at step 0" in begun[0]
     assert "begins at step 0" not in begun[1], "the second attempt found the state that the first one saved"
     assert "model.pt" in examples.outputs(job)
-    assert done["result"]["steps"] == 0, "only a Trainer or Accelerate reports steps"
+    assert outcome["result"]["steps"] == 0, "only a Trainer or Accelerate reports steps"
 
 
 def test_a_script_of_transformers_is_killed_and_paused_and_ends_as_if_undisturbed(examples: Examples) -> None:
@@ -164,14 +164,14 @@ def test_a_script_of_transformers_is_killed_and_paused_and_ends_as_if_undisturbe
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded", within=60)
     system.do(job, "resume")
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
     assert paused["state"] == "paused", paused
-    assert done["state"] == examples.ended(quiet)["state"] == "succeeded", done
+    assert outcome["state"] == examples.ended(quiet)["state"] == "succeeded", outcome
     assert system.losses(job) == system.losses(quiet)
     assert sorted(system.losses(job)) == list(range(1, 13))
-    assert done["metrics"]["eval_loss"] == system.job(quiet)["metrics"]["eval_loss"]
-    assert (done["progress"]["step"], done["progress"]["max_steps"]) == (12, 12)
+    assert outcome["metrics"]["eval_loss"] == system.job(quiet)["metrics"]["eval_loss"]
+    assert (outcome["progress"]["step"], outcome["progress"]["max_steps"]) == (12, 12)
     events = system.events(job)
     assert [event["data"]["status"] for event in events if event["kind"] == "do"] == ["asked", "done"]
     assert {"model.safetensors", "config.json"} <= examples.outputs(job).keys()

@@ -12,12 +12,12 @@ from tests.examples.conftest import Examples
 
 @pytest.mark.matrix
 def test_bert_learns_sentences_and_its_output_loads_by_from_pretrained(examples: Examples, tmp_path: Path) -> None:
-    done = examples.run("sentences/job.json")
+    job = examples.run("sentences/job.json")
 
-    assert (done["state"], done["reason"]) == ("succeeded", "completed"), done
-    assert done["result"]["best"]["metric"] == "accuracy"
-    assert done["result"]["best"]["value"] > 0.9
-    files = examples.outputs(done["id"])
+    assert (job["state"], job["reason"]) == ("succeeded", "completed"), job
+    assert job["result"]["best"]["metric"] == "accuracy"
+    assert job["result"]["best"]["value"] > 0.9
+    files = examples.outputs(job["id"])
     assert {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"} <= files.keys()
     assert json.loads(files["config.json"])["id2label"] == {"0": "bad", "1": "good"}
 

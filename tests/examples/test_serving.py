@@ -30,9 +30,9 @@ def test_a_trained_adapter_answers_and_its_export_answers_the_same(examples: Exa
     body = {"model": job, "prompt": "anna", "max_tokens": 12, "temperature": 0}
     whole = system.client.post("/v1/completions", json=body).json()["choices"][0]["text"]
     *parts, last = streamed(system, **body)
-    made = system.client.post(f"/jobs/{job}/export", json={"merge": True}).json()["id"]
-    assert examples.ended(made)["state"] == "succeeded"
-    for name, content in examples.outputs(made).items():
+    export = system.client.post(f"/jobs/{job}/export", json={"merge": True}).json()["id"]
+    assert examples.ended(export)["state"] == "succeeded"
+    for name, content in examples.outputs(export).items():
         (tmp_path / name).write_bytes(content)
 
     assert last == "[DONE]"

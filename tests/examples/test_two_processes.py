@@ -30,9 +30,9 @@ def test_two_processes_give_the_loss_curve_of_a_single_process(examples: Example
     system, two = examples.system, spec(name)
     alone = {"training": {**two["training"], "per_device_train_batch_size": 16}, "resources": {}}
     job, other_job = system.submit(two), system.submit({**two, **alone})
-    done, expected = examples.ended(job), examples.ended(other_job)
+    outcome, expected = examples.ended(job), examples.ended(other_job)
 
-    assert (done["state"], expected["state"]) == ("succeeded", "succeeded"), done["error"]
+    assert (outcome["state"], expected["state"]) == ("succeeded", "succeeded"), outcome["error"]
     assert system.losses(job) == pytest.approx(system.losses(other_job), rel=1e-4)
     assert len(system.final_weights(job)) == len(system.final_weights(other_job))
     assert_whole(system.events(job))
@@ -56,9 +56,9 @@ def test_a_job_of_two_processes_that_is_killed_and_paused_ends_as_if_undisturbed
     assert system.do(job, "pause").status_code == 202
     paused = system.until_state(job, "paused", "succeeded")
     system.do(job, "resume")
-    done = examples.ended(job)
+    outcome = examples.ended(job)
 
-    assert (paused["state"], done["state"], done["attempt"]) == ("paused", "succeeded", 3), done["error"]
+    assert (paused["state"], outcome["state"], outcome["attempt"]) == ("paused", "succeeded", 3), outcome["error"]
     assert system.losses(job) == system.losses(quiet)
     assert system.final_weights(job) == system.final_weights(quiet)
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
@@ -77,9 +77,9 @@ def test_a_killed_zero_2_job_continues_with_the_losses_of_a_ddp_job(examples: Ex
     job = system.submit({**zero, "data": slow})
     system.until_checkpoint(job, 6, within=2400)
     os.kill(system.training_pids(job)[1], signal.SIGKILL)
-    done = system.until_settled(job, within=400)
+    outcome = system.until_settled(job, within=400)
 
-    assert (done["state"], expected["state"], done["attempt"]) == ("succeeded", "succeeded", 2), done["error"]
+    assert (outcome["state"], expected["state"], outcome["attempt"]) == ("succeeded", "succeeded", 2), outcome["error"]
     assert system.losses(job) == pytest.approx(system.losses(whole), rel=1e-4)
     assert len(system.final_weights(job)) == len(system.final_weights(whole))
     first = system.get(f"/jobs/{job}/attempts")["data"][0]
