@@ -284,15 +284,15 @@ def used(browser: Browser, service: Service) -> list[report.Row]:
 
 def open_view(page: Page, address: str, jobs_: int) -> None:
     page.goto(address)
-    drawn(page, jobs_)
+    wait_for_curves(page, jobs_)
 
 
 def select_all(page: Page, service: Service) -> None:
     page.evaluate("sel => { location.hash = `#/jobs?sel=${sel}` }", ",".join(service.ids))
-    drawn(page, len(service.ids))
+    wait_for_curves(page, len(service.ids))
 
 
-def drawn(page: Page, jobs_: int) -> None:
+def wait_for_curves(page: Page, jobs_: int) -> None:
     """Waits until the first chart has the curves of all jobs.
 
     `expect()` is not used: while it waits, it reads the whole page in tasks that are longer than the page's own.

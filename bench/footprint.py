@@ -49,9 +49,9 @@ class Took:
 
 
 def _import(what: str) -> Took:
-    started, before = time.perf_counter(), _cpu_of_children()
+    start, before = time.perf_counter(), _cpu_of_children()
     subprocess.run([sys.executable, "-c", what], env=clean_environment(), check=True)
-    return Took(time.perf_counter() - started, _cpu_of_children() - before)
+    return Took(time.perf_counter() - start, _cpu_of_children() - before)
 
 
 def _cpu_of_children() -> float:

@@ -64,9 +64,9 @@ class Side:
     def took(self, ask: Callable[[], Any]) -> list[float]:
         milliseconds = []
         for _ in range(ROUNDS):
-            started = time.perf_counter()
+            start = time.perf_counter()
             ask()
-            milliseconds.append(1000 * (time.perf_counter() - started))
+            milliseconds.append(1000 * (time.perf_counter() - start))
         return milliseconds
 
     def get(self, path: str) -> None:
@@ -122,11 +122,11 @@ def _measure(
         template = Stage(many.db).submit(name="a-run", resources={"pool": "nowhere"})
         for side in (none, many):
             side.post(1.0)
-        done = 1
+        job_count = 1
         for size in sizes:
-            copy = partial(copy_job, job=template, first=done + 1, last=size, priority="n % 7 - 3")
+            copy = partial(copy_job, job=template, first=job_count + 1, last=size, priority="n % 7 - 3")
             many.db.write_now(copy)
-            done = size
+            job_count = size
             many.end_of_filling()
             for side in (none, many):
                 side.db.write_now(lambda conn: conn.execute(text("ANALYZE")))
@@ -170,9 +170,9 @@ async def _paced(port: int, seconds: float = 3.0) -> float:
     milliseconds: list[float] = []
 
     async def post(client: httpx2.AsyncClient) -> None:
-        started = time.perf_counter()
+        start = time.perf_counter()
         answer = await client.post("/jobs", content=SPEC, headers={"Content-Type": "application/json"})
-        milliseconds.append(1000 * (time.perf_counter() - started))
+        milliseconds.append(1000 * (time.perf_counter() - start))
         assert answer.status_code == 201, answer.text
 
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:

@@ -52,9 +52,9 @@ def _measure(folder: Path, database: str, url: str, rounds: int, events: int) ->
         for _ in range(rounds):
             played = [SimulatedNode(f"http://127.0.0.1:{port}", server.url) for _ in range(ATTEMPTS)]
             senders = [_filled(folder, attempt, events) for attempt in played]
-            before, started = cpu_seconds(service.pid), time.perf_counter()
+            before, start = cpu_seconds(service.pid), time.perf_counter()
             _send(client, senders)
-            seconds = time.perf_counter() - started
+            seconds = time.perf_counter() - start
             rates.append(ATTEMPTS * events / seconds)
             cpu.append(1e6 * (cpu_seconds(service.pid) - before) / (ATTEMPTS * events))
             _verify(url, played, events)

@@ -46,7 +46,7 @@ def fill(db: Database, count: int) -> None:
     db.write_now(lambda conn: conn.execute(text("ANALYZE")))
 
 
-def asked(client: httpx2.Client, database: str, count: int) -> list[report.Row]:
+def measure(client: httpx2.Client, database: str, count: int) -> list[report.Row]:
     middle = {"cursor": _cursor_behind(client, count // 2)}
     questions: dict[str, dict[str, Any]] = {
         "the first": {},
@@ -77,9 +77,9 @@ def _cursor_behind(client: httpx2.Client, number: int) -> str:
 def _took(client: httpx2.Client, query: dict[str, Any]) -> list[float]:
     milliseconds = []
     for _ in range(ROUNDS):
-        started = time.perf_counter()
+        start = time.perf_counter()
         answer = client.get("/jobs", params={"limit": LIMIT, **query})
-        milliseconds.append(1000 * (time.perf_counter() - started))
+        milliseconds.append(1000 * (time.perf_counter() - start))
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"], f"no job is found by {query}"
     return milliseconds

@@ -25,7 +25,7 @@ class Client(asyncio.Protocol):
         self._send()
 
     def _send(self) -> None:
-        self.sent = time.perf_counter()
+        self.sent_at = time.perf_counter()
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
@@ -33,7 +33,7 @@ class Client(asyncio.Protocol):
         head, end_of_head, body = self.buffer.partition(b"\r\n\r\n")
         if not end_of_head or len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
             return
-        self.latencies.append(time.perf_counter() - self.sent)
+        self.latencies.append(time.perf_counter() - self.sent_at)
         self.errors += not head.startswith(b"HTTP/1.1 20")
         self.buffer = b""
         if time.perf_counter() < self.until:
@@ -60,13 +60,13 @@ async def load(
         lines += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     request = lines.encode() + b"\r\n" + body
     loop, latencies, clients = asyncio.get_running_loop(), list[float](), list[Client]()
-    started = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(connections):
-        client = Client(request, started + seconds, latencies, loop.create_future())
+        client = Client(request, start + seconds, latencies, loop.create_future())
         await loop.create_connection(partial(_same, client), "127.0.0.1", port)
         clients.append(client)
     await asyncio.gather(*(client.over for client in clients))
-    return _figures(latencies, time.perf_counter() - started, sum(client.errors for client in clients))
+    return _figures(latencies, time.perf_counter() - start, sum(client.errors for client in clients))
 
 
 async def load_with_httpx2(
@@ -75,7 +75,7 @@ async def load_with_httpx2(
     """Does the same with httpx2, which users use. It is slower than both servers, so their ratio hardly shows."""
     import httpx2
 
-    latencies, errors, started = list[float](), 0, time.perf_counter()
+    latencies, errors, start = list[float](), 0, time.perf_counter()
     headers = {"Content-Type": "application/json"} if body else {}
     if key:
         headers["Authorization"] = f"Bearer {key}"
@@ -83,13 +83,13 @@ async def load_with_httpx2(
 
         async def send_all() -> None:
             nonlocal errors
-            while (sent_at := time.perf_counter()) < started + seconds:
+            while (sent_at := time.perf_counter()) < start + seconds:
                 answer = await client.request(method, path, content=body)
                 errors += not answer.is_success
                 latencies.append(time.perf_counter() - sent_at)
 
         await asyncio.gather(*(send_all() for _ in range(connections)))
-    return _figures(latencies, time.perf_counter() - started, errors)
+    return _figures(latencies, time.perf_counter() - start, errors)
 
 
 def _figures(latencies: list[float], seconds: float, errors: int) -> dict[str, float]:

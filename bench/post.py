@@ -70,12 +70,12 @@ def _guarded(processes: Processes, home: Path, url: str, redis: str) -> tuple[Pr
     server, port = serve(
         processes, home, url, FOOTPLATE_REDIS=redis, FOOTPLATE_API_KEY=admin, FOOTPLATE_RATE_PER_KEY=1e6
     )
-    made = httpx2.post(
+    answer = httpx2.post(
         f"http://127.0.0.1:{port}/keys",
         json={"name": "bench", "project": "default"},
         headers={"Authorization": f"Bearer {admin}"},
     )
-    return server, port, str(made.json()["key"])
+    return server, port, str(answer.json()["key"])
 
 
 def _rows(name: str, goal: float, pairs: list[tuple[dict[str, float], dict[str, float]]]) -> list[report.Row]:

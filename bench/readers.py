@@ -90,8 +90,8 @@ def _latency(folder: Path, readers: int, per_second: int, seconds: int) -> list[
             # Waits until each event is due, so that a slow start does not become a burst.
             due = n / per_second
             if n == 0:
-                started = time.perf_counter()
-            if (wait := due - (time.perf_counter() - started)) > 0:
+                start = time.perf_counter()
+            if (wait := due - (time.perf_counter() - start)) > 0:
                 time.sleep(wait)
             played.emit([{"kind": "log", "step": n, "data": {"loss": 1.0, "sent": time.time()}}])
         results = with_system.end(group)
@@ -153,8 +153,8 @@ class _System:
         return group
 
     def end(self, group: list[Process]) -> list[dict[str, Any]]:
-        done = {"ending": "finished", "reason": "completed"}
-        self.played.emit([{"kind": "done", "data": done}])
+        data = {"ending": "finished", "reason": "completed"}
+        self.played.emit([{"kind": "done", "data": data}])
         for reader in group:
             assert reader.wait(120) == 0, reader.output
         return [json.loads(reader.output.splitlines()[-1]) for reader in group]

@@ -34,8 +34,8 @@ def _measure(folder: Path, database: str, url: str, jobs: int, points: int) -> l
         finally:
             db.close()
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            rows = listing.asked(client, database, jobs)
-            return rows + [row for count, job in curves.items() for row in series.asked(client, database, job, count)]
+            rows = listing.measure(client, database, jobs)
+            return rows + [row for count, job in curves.items() for row in series.measure(client, database, job, count)]
     finally:
         processes.stop_all()
 

@@ -68,14 +68,14 @@ def _column(first: int, behind: int, spike: int) -> Column:
     return Column(nos, [AT] * len(nos), list(nos), [1.0] * len(nos), values)
 
 
-def asked(client: httpx2.Client, database: str, job: JobId, count: int) -> list[report.Row]:
+def measure(client: httpx2.Client, database: str, job: JobId, count: int) -> list[report.Row]:
     rows = []
     for what, path in (("1,000 points of it", "series?points=1000"), ("its summary", "summary")):
         milliseconds = []
         for _ in range(20):
-            started = time.perf_counter()
+            start = time.perf_counter()
             answer = client.get(f"/jobs/{job}/metrics/{path}")
-            milliseconds.append(1000 * (time.perf_counter() - started))
+            milliseconds.append(1000 * (time.perf_counter() - start))
             _verify(answer.json()["data"][0], count)
         goal = f"≤ {GOALS_MS[count]}" if count in GOALS_MS else ""
         rows.append(report.Row(f"a curve of {count:,} points, {database}: {what}", milliseconds, "ms", goal))

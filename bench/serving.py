@@ -74,7 +74,7 @@ def train(client: httpx2.Client, peft: JSON | None = None) -> str:
     return job
 
 
-def asked(client: httpx2.Client, job: str, tokens: int, is_over: Event | None = None) -> float:
+def stream_answer(client: httpx2.Client, job: str, tokens: int, is_over: Event | None = None) -> float:
     """Streams an answer. Returns the seconds until its first token."""
     body = {"model": job, "prompt": "w1 w2 w3", "max_tokens": tokens, "temperature": 0, "stream": True}
     began, first = time.monotonic(), 0.0
@@ -91,7 +91,7 @@ def asked(client: httpx2.Client, job: str, tokens: int, is_over: Event | None = 
 
 def cold(running: System, job: str) -> tuple[float, float]:
     """Returns the seconds from a job's success to the first token of a new session, and its process's CPU time."""
-    seconds = asked(running.client, job, tokens=4)
+    seconds = stream_answer(running.client, job, tokens=4)
     [process] = _sessions(running)
     stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     end_sessions(running.client)
@@ -111,7 +111,7 @@ def end_sessions(client: httpx2.Client) -> None:
 def memory_of_sessions(running: System, jobs: list[str]) -> float:
     """Returns the memory in MB that sessions for these jobs take together, and ends the sessions."""
     for job in jobs:
-        asked(running.client, job, tokens=4)
+        stream_answer(running.client, job, tokens=4)
     used = sum(map(_proportional_mb, _sessions(running)))
     end_sessions(running.client)
     return used
@@ -131,7 +131,7 @@ def _proportional_mb(pid: int) -> float:
 
 def steps_beside_serving(client: httpx2.Client, tried: str, rounds: int) -> list[float]:
     """Returns the ratio of step times, for each round of a phase alone and a phase beside a session that answers."""
-    asked(client, tried, tokens=4)
+    stream_answer(client, tried, tokens=4)
     training = submit(client, max_steps=10_000_000, logging_steps=100, save_strategy="no")
     ratios = []
     _steps_of(client, training)
@@ -149,7 +149,7 @@ def answering(client: httpx2.Client, job: str) -> AbstractContextManager[None]:
 
     def ask(is_over: Event) -> None:
         while not is_over.is_set():
-            asked(client, job, 1000, is_over)
+            stream_answer(client, job, 1000, is_over)
 
     return beside(ask)
 

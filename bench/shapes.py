@@ -38,14 +38,14 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
         for _ in range(turns):
             for name, spec in shapes.items():
                 milliseconds[name].append(_first_step(running, spec))
-        lost = [_after_a_loss(running) for _ in range(losses)]
+        seconds = [_after_a_loss(running) for _ in range(losses)]
     rows = [report.Row("warm POST → first step, one process", milliseconds[PLAIN], "ms", "≤ 150")]
     for name in [shape for shape in shapes if shape != PLAIN]:
         rows.append(report.Row(f"warm POST → first step, {name}", milliseconds[name], "ms"))
         ratios = [time_ms / plain_ms for time_ms, plain_ms in zip(milliseconds[name], milliseconds[PLAIN], strict=True)]
         rows.append(report.Row(f"the same, relative to one process: {name}", ratios, "×"))
     what = f"a node killed → its job trains on another, beyond the lease of {LEASE_SECONDS:g} s"
-    return [*rows, report.Row(what, lost, "s")]
+    return [*rows, report.Row(what, seconds, "s")]
 
 
 def _bundle(running: System) -> str:

@@ -51,10 +51,10 @@ class Noted(Rows):
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(**rows.columns)
-        self.read: list[int] = []
+        self.indices: list[int] = []
 
     def __getitem__(self, index: int) -> Sample:
-        self.read.append(index)
+        self.indices.append(index)
         return super().__getitem__(index)
 
 
@@ -65,12 +65,12 @@ def run(loop: str, turn: Turn, *, folder: str) -> None:
     data = Noted(points_around_centres(SAMPLES))
     resume, checkpoint = _own(loop, Path(folder), data)
     while True:
-        data.read.clear()
+        data.indices.clear()
         model = Watched()
         try:
             resume(model, data, checkpoint)
         except Enough:
-            turn({"wall": model.took[0], "cpu": model.took[1], "read": data.read[: 3 * WORK.batch]})
+            turn({"wall": model.took[0], "cpu": model.took[1], "read": data.indices[: 3 * WORK.batch]})
 
 
 def make(folder: Path) -> None:
@@ -80,38 +80,38 @@ def make(folder: Path) -> None:
     class ReadOn(ours.TrainerCallback):  # type: ignore[misc, name-defined]
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == STOP:
-                data.read.clear()
+                data.indices.clear()
             control.should_training_stop |= state.global_step == STOP + 3
 
     args = _arguments(ours, folder / "made", save_strategy="steps", save_steps=STOP)
     ours.Trainer(WORK.fresh_model(), args, data_collator=WORK.collate, train_dataset=data, callbacks=[ReadOn()]).train()
-    (folder / "expected.json").write_text(json.dumps(data.read))
+    (folder / "expected.json").write_text(json.dumps(data.indices))
 
 
 def expected(folder: Path) -> list[int]:
     """Returns the samples of the next three steps."""
-    read: list[int] = json.loads((folder / "expected.json").read_text())
-    return read
+    samples: list[int] = json.loads((folder / "expected.json").read_text())
+    return samples
 
 
 def _own(loop: str, folder: Path, data: Noted) -> tuple[Any, Path]:
     """Returns a function that resumes this loop, and its checkpoint: the same weights and moments in its own files."""
-    made = folder / "made" / f"checkpoint-{STOP}"
+    source = folder / "made" / f"checkpoint-{STOP}"
     if loop == "raw":
-        return _by_hand, _save_by_hand(made, folder / "raw.pt")
+        return _by_hand, _save_by_hand(source, folder / "raw.pt")
     if loop == "accelerate":
-        _save_with_accelerate(made, folder / "accelerate", data)
+        _save_with_accelerate(source, folder / "accelerate", data)
         return _with_accelerate, folder / "accelerate"
-    own = folder / loop / made.name
-    shutil.copytree(made, own)
+    own = folder / loop / source.name
+    shutil.copytree(source, own)
     return lambda model, data, checkpoint: _by_script(side(loop), model, data, checkpoint), own
 
 
-def _save_by_hand(made: Path, path: Path) -> Path:
-    optimizer = torch.load(made / "optimizer.pt", weights_only=True)
-    schedule = torch.load(made / "scheduler.pt", weights_only=False)
+def _save_by_hand(checkpoint: Path, path: Path) -> Path:
+    optimizer = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    schedule = torch.load(checkpoint / "scheduler.pt", weights_only=False)
     schedule["lr_lambdas"] = [None for _ in schedule["lr_lambdas"]]
-    model = load_file(made / "model.safetensors")
+    model = load_file(checkpoint / "model.safetensors")
     rng = torch.get_rng_state()
     torch.save({"model": model, "optimizer": optimizer, "schedule": schedule, "rng": rng, "step": STOP}, path)
     return path
@@ -124,9 +124,9 @@ def _by_hand(model: Watched, data: Noted, checkpoint: Path) -> None:
     schedule = LambdaLR(optimizer, falling(STEPS))
     optimizer.load_state_dict(state["optimizer"])
     schedule.load_state_dict(state["schedule"])
-    epoch, done = divmod(state["step"], len(data) // WORK.batch)
+    epoch, batches = divmod(state["step"], len(data) // WORK.batch)
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED + epoch))
-    rest = order[done * WORK.batch :].tolist()
+    rest = order[batches * WORK.batch :].tolist()
     loader = DataLoader(data, WORK.batch, sampler=rest, collate_fn=WORK.collate)  # type: ignore[arg-type]
     torch.set_rng_state(state["rng"])
     _steps(model, optimizer, schedule, loader, lambda loss: loss.backward())
@@ -141,10 +141,10 @@ def _prepared(model: Watched, data: Noted) -> tuple[Accelerator, Any, Any, Any, 
     return accelerator, *accelerator.prepare(model, optimizer, loader, schedule)
 
 
-def _save_with_accelerate(made: Path, folder: Path, data: Noted) -> None:
+def _save_with_accelerate(checkpoint: Path, folder: Path, data: Noted) -> None:
     accelerator, model, optimizer, _, schedule = _prepared(Watched(), data)
-    model.load_state_dict(load_file(made / "model.safetensors"))
-    optimizer.optimizer.load_state_dict(torch.load(made / "optimizer.pt", weights_only=True))
+    model.load_state_dict(load_file(checkpoint / "model.safetensors"))
+    optimizer.optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", weights_only=True))
     schedule.scheduler.last_epoch = STOP
     accelerator.save_state(str(folder))
 
@@ -152,9 +152,9 @@ def _save_with_accelerate(made: Path, folder: Path, data: Noted) -> None:
 def _with_accelerate(model: Watched, data: Noted, checkpoint: Path) -> None:
     accelerator, prepared, optimizer, loader, schedule = _prepared(model, data)
     accelerator.load_state(str(checkpoint))
-    epoch, done = divmod(STOP, len(data) // WORK.batch)
+    epoch, batches = divmod(STOP, len(data) // WORK.batch)
     loader.set_epoch(epoch)
-    _steps(prepared, optimizer, schedule, skip_first_batches(loader, done), accelerator.backward)
+    _steps(prepared, optimizer, schedule, skip_first_batches(loader, batches), accelerator.backward)
 
 
 def _steps(model: Any, optimizer: Any, schedule: Any, loader: Any, backward: Any) -> None:

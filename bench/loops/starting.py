@@ -20,10 +20,10 @@ IMPORTS = {
 def start(loop: str, environment: dict[str, str]) -> dict[str, float]:
     """Returns the wall time and the CPU time to both points, in seconds."""
     began = time.time()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "bench.loops.starting", loop], env=environment, stdout=subprocess.PIPE, check=True
     )
-    times: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    times: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
     return {name: value - began if name.startswith("wall") else value for name, value in times.items()}
 
 

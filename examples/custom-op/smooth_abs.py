@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 @functools.cache
-def built() -> Any:
+def extension() -> Any:
     """`torch.ops.footplate_example`, compiled at most once for this source, this torch and these devices."""
     sources = [HERE / "smooth_abs.cpp", *([HERE / "smooth_abs_cuda.cu"] if torch.cuda.is_available() else [])]
     mark = hashlib.sha256(b"".join(file.read_bytes() for file in sources) + torch.__version__.encode()).hexdigest()[:12]
@@ -50,12 +50,12 @@ class SmoothAbs(torch.autograd.Function):
         x = x.contiguous()
         ctx.save_for_backward(x)
         ctx.delta = delta
-        return built().smooth_abs(x, delta)  # type: ignore[no-any-return]
+        return extension().smooth_abs(x, delta)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        return built().smooth_abs_backward(grads[0], x, ctx.delta), None
+        return extension().smooth_abs_backward(grads[0], x, ctx.delta), None
 
 
 def smooth_abs(x: Tensor, delta: float = 0.1) -> Tensor:

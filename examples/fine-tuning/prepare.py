@@ -20,11 +20,11 @@ TEMPLATE = (
 )
 
 
-def asked(question: str, thing: str) -> dict[str, str]:
+def prompt(question: str, thing: str) -> dict[str, str]:
     return {"role": "user", "content": question.format(thing)}
 
 
-def answered(color: str) -> dict[str, str]:
+def answer(color: str) -> dict[str, str]:
     return {"role": "assistant", "content": color}
 
 
@@ -60,12 +60,12 @@ def prepare(home: Path) -> None:
     pairs = [(question, thing, color) for question in QUESTIONS for thing, color in COLORS.items()]
     data = home / "data/colors"
     # An answer that repeats the thing is rejected.
-    write_rows(data / "chats.jsonl", [{"messages": [asked(q, t), answered(c)]} for q, t, c in pairs])
+    write_rows(data / "chats.jsonl", [{"messages": [prompt(q, t), answer(c)]} for q, t, c in pairs])
     write_rows(
         data / "pairs.jsonl",
-        [{"prompt": [asked(q, t)], "chosen": [answered(c)], "rejected": [answered(t)]} for q, t, c in pairs],
+        [{"prompt": [prompt(q, t)], "chosen": [answer(c)], "rejected": [answer(t)]} for q, t, c in pairs],
     )
-    write_rows(data / "questions.jsonl", [{"prompt": [asked(q, t)], "answer": c} for q, t, c in pairs])
+    write_rows(data / "questions.jsonl", [{"prompt": [prompt(q, t)], "answer": c} for q, t, c in pairs])
     write_model(home / "models/tiny-chat")
 
 

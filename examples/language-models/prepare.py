@@ -74,16 +74,16 @@ def write_llama(folder: Path, vocabulary: int) -> None:
 def prepare(home: Path) -> None:
     dice = random.Random(0)
     for name, number in {"train": 256, "dev": 48}.items():
-        said = [sentence(dice) for _ in range(number)]
-        texts = [" ".join(words) for words in said]
+        rows = [sentence(dice) for _ in range(number)]
+        texts = [" ".join(words) for words in rows]
         folder = home / "data/stories"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.txt").write_text("\n".join(texts) + "\n")
         write_rows(
-            folder / f"tagged-{name}.jsonl", [{"words": w, "tags": [TAGS.get(e, "other") for e in w]} for w in said]
+            folder / f"tagged-{name}.jsonl", [{"words": w, "tags": [TAGS.get(e, "other") for e in w]} for w in rows]
         )
         # To say who and where, in this order.
-        answers = [" ".join(word for word in words if word in TAGS) for words in said]
+        answers = [" ".join(word for word in words if word in TAGS) for words in rows]
         write_rows(folder / f"pairs-{name}.jsonl", [{"text": t, "who": a} for t, a in zip(texts, answers, strict=True)])
         if name == "train":
             write_llama(home / "models/tiny-llama", write_tokenizer(home / "models/stories", texts))

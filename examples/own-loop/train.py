@@ -13,7 +13,7 @@ from torch import nn
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--fail-at", type=int, default=0, help="the last process dies there once, as machines do")
-asked = parser.parse_args()
+options = parser.parse_args()
 
 accelerator = Accelerator()
 torch.manual_seed(0)
@@ -27,7 +27,7 @@ if (place / "step.json").exists():
     accelerator.print(f"continues at step {first}", flush=True)
 
 x = torch.linspace(-1, 1, 64).reshape(16, 4)
-for step in range(first, asked.steps):
+for step in range(first, options.steps):
     loss = nn.functional.mse_loss(model(x.to(accelerator.device)), x.sum(1, keepdim=True).to(accelerator.device))
     accelerator.backward(loss)
     optimizer.step()
@@ -37,6 +37,6 @@ for step in range(first, asked.steps):
         if accelerator.is_main_process:
             (place / "step.json").write_text(json.dumps({"step": step + 1}))
         accelerator.print(f"step {step + 1} loss {loss.item():.4f}", flush=True)
-    if step + 1 == asked.fail_at and first == 0 and accelerator.is_last_process:
+    if step + 1 == options.fail_at and first == 0 and accelerator.is_last_process:
         raise SystemExit(3)
 accelerator.print("done", flush=True)

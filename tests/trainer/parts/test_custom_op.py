@@ -20,7 +20,7 @@ def example() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.built()
+    module.extension()
     return module
 
 
