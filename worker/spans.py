@@ -97,10 +97,10 @@ class AttemptSpans:
         about = {"footplate.step": step}
         self._tracer.start_span("first step", inside, attributes=about, start_time=self._runs_since).end()
 
-    def record_outcome(self, done: DoneData) -> None:
-        self._whole.set_attributes({"footplate.ending": done.ending, "footplate.reason": done.reason})
-        if done.ending is Ending.FAILED:
-            failed = Status(StatusCode.ERROR, done.error.code if done.error else done.reason)
+    def record_outcome(self, outcome: DoneData) -> None:
+        self._whole.set_attributes({"footplate.ending": outcome.ending, "footplate.reason": outcome.reason})
+        if outcome.ending is Ending.FAILED:
+            failed = Status(StatusCode.ERROR, outcome.error.code if outcome.error else outcome.reason)
             self._phase.set_status(failed)
             self._whole.set_status(failed)
         self.begin_phase("deliver")

@@ -31,7 +31,7 @@ class Untraced:
     def add_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Adds training's events to the spans."""
 
-    def record_outcome(self, done: DoneData) -> None:
+    def record_outcome(self, outcome: DoneData) -> None:
         """Records the outcome, and begins the phase in which the last events are delivered."""
 
     def close(self) -> None: ...

@@ -101,8 +101,8 @@ def dataset(
     folder = Path(path)
     if not is_saved(folder):
         kind, files = files_of(folder, config, split)
-        read: Any = {"parquet": parquet, "csv": csv, "jsonl": jsonl}[kind]
-        return read(paths=list(map(str, files)), offset=offset, limit=limit, streaming=streaming)
+        factory: Any = {"parquet": parquet, "csv": csv, "jsonl": jsonl}[kind]
+        return factory(paths=list(map(str, files)), offset=offset, limit=limit, streaming=streaming)
     if config is not None:
         raise DatasetError(
             f"{folder.name} was written by save_to_disk and has no configurations", hint="leave config out"

@@ -61,11 +61,11 @@ class TaskGroup:
 
     def tasks(self) -> Iterator[TaskFile]:
         """Yields the tasks of this group and of the groups inside it, each task once."""
-        seen: set[str] = set()
+        task_names: set[str] = set()
         for member in self.members:
             for task in member.tasks() if isinstance(member, TaskGroup) else (member,):
-                if task.name not in seen:
-                    seen.add(task.name)
+                if task.name not in task_names:
+                    task_names.add(task.name)
                     yield task
 
 

@@ -139,7 +139,7 @@ class TaskRows:
     num_fewshot: int | None
     is_trusted: bool
 
-    def made(self) -> Any:
+    def task_object(self) -> Any:
         """Returns a task object of lm_eval that reads these rows.
 
         Creating the object renders its templates for the first row.
@@ -152,9 +152,9 @@ class TaskRows:
             require_no_code(file)
         try:
             config = {**load_yaml(file), **self.task.settings}
-            if refused := next((why for name, why in REFUSED.items() if config.get(name)), None):
+            if refusal := next((why for name, why in REFUSED.items() if config.get(name)), None):
                 raise NotBuildable(
-                    f"the task {file.stem} cannot be used, because it {refused}", hint="name another task"
+                    f"the task {file.stem} cannot be used, because it {refusal}", hint="name another task"
                 )
             config = {**config, **self._on_these_rows(config)}
             for key in ("tag", "group", "task_list"):
@@ -225,7 +225,7 @@ class LmEvalRows(OwnEvaluation):
         # The library warns about options of its own command, which a job does not use.
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
         if not self._made:
-            tasks = [task.made() for task in self.tasks]
+            tasks = [task.task_object() for task in self.tasks]
             self._made = {task.config.task: task for task in tasks}
 
     def metrics(self, trainer: Any) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Parts:
     """The component that makes a library's trainer, such as TRL's. None: Footplate's Trainer, or a subclass."""
     trainer_args: dict[str, Any]
     """Further arguments of `make_trainer`, or of the Trainer's subclass."""
-    read: Files
+    data_files: Files
     """The files that the spec names by `data://`. Their fingerprints show if data has changed between attempts."""
 
 
@@ -88,7 +88,7 @@ def build(spec: JobSpec, roots: Roots) -> Parts:
         rewards=[builder.make("rewards", Component.model_validate(reward)) for reward in rewards],
         make_trainer=_installed("trainers", spec.library_trainer) if spec.library_trainer else None,
         trainer_args=resolved(trainer_args, roots),
-        read=roots.read,
+        data_files=roots.read,
     )
 
 

@@ -183,11 +183,11 @@ class Emit(TrainerCallback):
     def report_running(self) -> None:
         self.event_socket.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
 
-    def stopped(self, result: dict[str, Any]) -> DoneData:
+    def stopped_outcome(self, result: dict[str, Any]) -> DoneData:
         """Returns the outcome of a run that was stopped before its end."""
         return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=result, had_checkpoint=self.had_checkpoint)
 
-    def finished(self, result: dict[str, Any]) -> DoneData:
+    def finished_outcome(self, result: dict[str, Any]) -> DoneData:
         """Returns the outcome of a run that has written its outputs."""
         reached(Moment.AFTER_OUTPUTS_WRITTEN)
         return DoneData(
@@ -276,28 +276,28 @@ class Emit(TrainerCallback):
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Reports a committed checkpoint with its size, metrics and score, and the checkpoints that it replaced."""
-        saved = kwargs["checkpoint"]
-        if saved is None:
+        checkpoint = kwargs["checkpoint"]
+        if checkpoint is None:
             # A subclass's own `_save_checkpoint` wrote something else, which no attempt could continue from.
             return
-        self._committed.pop(saved.path, None)
+        self._committed.pop(checkpoint.path, None)
         deleted_paths = [path for path in self._committed if not path.exists()]
         for path in deleted_paths:
             del self._committed[path]
-        self._committed[saved.path] = saved.step
+        self._committed[checkpoint.path] = checkpoint.step
         self.had_checkpoint = True
         data = CheckpointData(
             status="committed",
-            path=self._files.relative(saved.path),
-            bytes=saved.bytes,
-            manifest_sha256=saved.manifest_sha256,
-            files=sum(path.is_file() for path in saved.path.rglob("*")),
+            path=self._files.relative(checkpoint.path),
+            bytes=checkpoint.bytes,
+            manifest_sha256=checkpoint.manifest_sha256,
+            files=sum(path.is_file() for path in checkpoint.path.rglob("*")),
             metrics=json_safe(self.latest),
-            is_best=state.best_global_step == saved.step,
-            score=_score(args, state, saved.step),
+            is_best=state.best_global_step == checkpoint.step,
+            score=_score(args, state, checkpoint.step),
             deleted=[self._files.relative(path) for path in deleted_paths],
         )
-        self.event_socket.send(Kind.CHECKPOINT, data.model_dump(mode="json"), saved.step, state.epoch)
+        self.event_socket.send(Kind.CHECKPOINT, data.model_dump(mode="json"), checkpoint.step, state.epoch)
         reached(Moment.AFTER_CHECKPOINT_REPORTED)
 
     def asked_to_stop(self) -> bool:
@@ -343,8 +343,8 @@ class Emit(TrainerCallback):
     def _progress(self, state: TrainerState, now: float) -> None:
         step, epoch = state.global_step, state.epoch or 0.0
         self.reported_step = step
-        done, remaining = step - self._first_step, state.max_steps - step
-        eta = (now - self._began) / done * remaining if done > 1 and remaining >= 0 else None
+        steps, remaining = step - self._first_step, state.max_steps - step
+        eta = (now - self._began) / steps * remaining if steps > 1 and remaining >= 0 else None
         data = ProgressData(step=step, max_steps=max(state.max_steps, 0), epoch=epoch, eta_s=eta and round(eta, 2))
         self.event_socket.send(Kind.PROGRESS, data.model_dump(), step, epoch)
 

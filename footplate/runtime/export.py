@@ -33,4 +33,4 @@ def export(options: Export, spec: JobSpec, trainer: Trainer, order: Order, emit:
     folder = order.files.outputs
     (trainer.save_merged_model if options.merge else trainer.save_model)(str(folder))
     (folder / CARD).write_text(options.card, encoding="utf-8")
-    return emit.finished({})
+    return emit.finished_outcome({})

@@ -173,15 +173,15 @@ class LiveCommands(TrainerCallback):
         self, command: Command, state: TrainerState, control: TrainerControl, status: Literal["done", "again"]
     ) -> None:
         changed = self.run.change(command.set) if command.set else ChangeResult()
-        saves, refused = command.save and status == "done", dict(changed.refused)
+        saves, refusals = command.save and status == "done", dict(changed.refused)
         evaluates = command.evaluate
         if evaluates and not self.run.can_evaluate():
-            evaluates, refused["evaluate"] = False, "the job has no data to evaluate on"
+            evaluates, refusals["evaluate"] = False, "the job has no data to evaluate on"
         control.should_save |= saves
         control.should_evaluate |= evaluates
         data = DoData(
-            status=status, message=_sentence(saves, evaluates, changed, refused, self.run), asked=command.no,
-            save=saves, evaluate=evaluates, refused=refused,
+            status=status, message=_sentence(saves, evaluates, changed, refusals, self.run), asked=command.no,
+            save=saves, evaluate=evaluates, refused=refusals,
             set={name: Change(was=was, now=now) for name, (was, now) in changed.values.items()},
         )  # fmt: skip
         self._event_socket.send(Kind.DO, data.model_dump(exclude_defaults=True), state.global_step, state.epoch)
@@ -200,7 +200,7 @@ def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return later
 
 
-def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refused: dict[str, str], run: Run) -> str:
+def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refusals: dict[str, str], run: Run) -> str:
     sentences = ["saves a checkpoint"] * saves + ["evaluates the model"] * evaluates
     for name, (old, new) in changed.values.items():
         if isinstance(new, dict):
@@ -210,5 +210,5 @@ def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refused: dict
     rate = changed.values.get("learning_rate", (0.0, 0.0))[1]
     if changed.values.keys() & {"learning_rate", "max_steps"} and not isinstance(rate, dict):
         sentences.append(f"the current learning rate is {run.learning_rate():.6g}")
-    sentences += [f"{name} was not carried out: {why}" for name, why in refused.items()]
+    sentences += [f"{name} was not carried out: {why}" for name, why in refusals.items()]
     return "; ".join(sentences)

@@ -175,13 +175,13 @@ class Job:
             self.accelerator.save_state(str(folder), safe_serialization=True)
 
         if write is None:
-            saved = shared_folder.fill_and_commit(self._peers, commit, save_prepared, self.folder)
+            checkpoint = shared_folder.fill_and_commit(self._peers, commit, save_prepared, self.folder)
         else:
-            saved = self._peers.from_main(lambda: commit(write))
-        self._emit.on_save(self.args, self._state, self._control, checkpoint=saved)
+            checkpoint = self._peers.from_main(lambda: commit(write))
+        self._emit.on_save(self.args, self._state, self._control, checkpoint=checkpoint)
         if self._peers.is_main:
-            files.rotate(self.folder, self.args.save_total_limit, saved, self._emit.relied_on())
-        self._latest, self._has_looked = LoopCheckpoint(saved.path, step), True
+            files.rotate(self.folder, self.args.save_total_limit, checkpoint, self._emit.relied_on())
+        self._latest, self._has_looked = LoopCheckpoint(checkpoint.path, step), True
         return self._latest
 
     def save(self, path: str | Path) -> None:
@@ -235,7 +235,7 @@ def run(spec: JobSpec, order: Order, emit: Emit, end_program: Callable[[], None]
     if isinstance(returned, Mapping):
         result["returned"] = json_safe(dict(returned))
     if emit.obeyed is not None or emit.was_terminated:
-        return emit.stopped(result)
+        return emit.stopped_outcome(result)
     return _finished(spec, order, emit, result)
 
 
@@ -315,7 +315,7 @@ def _finished(spec: JobSpec, order: Order, emit: Emit, result: dict[str, Any]) -
                     (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CannotSave(f"the loop has ended, but its outputs could not be written to {folder}: {error}") from error
-    return emit.finished(result)
+    return emit.finished_outcome(result)
 
 
 def _copied(source: str | Path, target: str | Path) -> None:

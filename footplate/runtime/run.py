@@ -66,7 +66,7 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
 
     `inherited` is the socket of the rendezvous, or that of a serving session's requests.
     """
-    started = time.monotonic()
+    start_time = time.monotonic()
     order = read_order(order_fd)
     event_socket = EventSocket(events_fd, order.rank)
     emit: Emit | None = None
@@ -74,20 +74,20 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
     try:
         emit = Emit(event_socket, stop_fd, order.files)
         notes.set_listener(emit.users_note)
-        event_socket.send(TICK, {"forked_ms": round((started - forked_at) * 1000, 1)})
+        event_socket.send(TICK, {"forked_ms": round((start_time - forked_at) * 1000, 1)})
         prepare_process(order)
         process_group.join(order, inherited)
-        done = train(order, emit, inherited)
+        end = train(order, emit, inherited)
     except BaseException as error:
         # Without this, torch's handler would raise another error in the lines below when the next data worker dies.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         verdict, is_follow_up = outcome.of_exception(error, order.rank), process_group.is_caused_by_another_rank(error)
         failure = own_code.described(error, verdict.error)
-        done = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=failure)
+        end = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=failure)
         if emit is not None:
             with suppress(Exception):
                 emit.last_progress()
-    event_socket.send(OUTCOME, {**done.model_dump(mode="json"), FOLLOW_UP: is_follow_up})
+    event_socket.send(OUTCOME, {**end.model_dump(mode="json"), FOLLOW_UP: is_follow_up})
     event_socket.flush(within=FLUSH_SECONDS)
     with suppress(Exception):
         write_buffers(within=FLUSH_SECONDS)
@@ -160,7 +160,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
     try:
         end = train_evaluate_predict(trainer, parts, spec, order, emit)
     except StoppedEvaluating:
-        end = emit.stopped(result(trainer, emit))
+        end = emit.stopped_outcome(result(trainer, emit))
     trainer.end()
     return end
 
@@ -168,7 +168,7 @@ def train(order: Order, emit: Emit, inherited: int | None = None) -> DoneData:
 def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order: Order, emit: Emit) -> DoneData:
     """Trains, evaluates and predicts. Each is skipped if the spec has no data for it."""
     if parts.train is not None:
-        start = emit.peers.from_main(lambda: prepare_to_continue(spec, order, emit, parts.read))
+        start = emit.peers.from_main(lambda: prepare_to_continue(spec, order, emit, parts.data_files))
         folder = start.load(trainer, emit.note) if start else None
         if start is not None and not start.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
@@ -178,23 +178,23 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         trainer.add_callback(live_commands)
         trainer.train(resume_from_checkpoint=folder)
         if emit.agree() and trainer.state.global_step < trainer.state.max_steps:
-            return emit.stopped(result(trainer, emit))
+            return emit.stopped_outcome(result(trainer, emit))
     elif spec.resume_from is not None:
         load_checkpoint(spec, trainer, order, emit)
     # A job that has evaluation data and no eval_strategy is evaluated once, at the end.
     is_due = spec.final_eval is not None or parts.train is None or spec.training.eval_strategy == "no"
     if parts.eval is not None and is_due:
         trainer.evaluate()
-    return finished(trainer, spec, order, emit, test=parts.test)
+    return finish(trainer, spec, order, emit, test=parts.test)
 
 
-def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) -> StartingPoint | None:
+def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, data_files: Files) -> StartingPoint | None:
     """Returns the starting point, after checks and copies of earlier attempts' files. Runs on the first rank only."""
     try:
         tracker_folders.copy_earlier_files(order)
     except OSError as error:
         emit.note(f"the trackers' files of earlier attempts could not be copied, so trackers begin new runs: {error}")
-    now = {**fingerprints(read), **order.commits}
+    now = {**fingerprints(data_files), **order.commits}
     write_record(order.files.folder, now)
     start = find_starting_point(spec, order, emit)
     if start is not None and start.is_own:
@@ -202,12 +202,12 @@ def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, read: Files) ->
     return start
 
 
-def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, written: Mapping[str, Any]) -> Trainer:
-    """Makes the Trainer. A library's trainer gets only the spec's arguments (`written`), as it has its own defaults."""
+def assemble(spec: JobSpec, parts: Parts, args: Any, emit: Emit, spec_args: Mapping[str, Any]) -> Trainer:
+    """Makes the Trainer. A library's trainer gets only the spec's arguments, as it has its own defaults."""
     if parts.make_trainer is None:
         trainer = our_trainer(spec, parts, args)
     else:
-        trainer = parts.make_trainer(parts, written, **parts.trainer_args)
+        trainer = parts.make_trainer(parts, spec_args, **parts.trainer_args)
     check_trainer(trainer, parts.optimizers)
     if hasattr(parts.loss, "shifts_labels"):
         parts.loss.shifts_labels = trainer._footplate.model_signature.shifts_labels
@@ -276,7 +276,7 @@ def trainer_class(spec: JobSpec) -> type[Trainer]:
     return own_class
 
 
-def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test: Any = None) -> DoneData:
+def finish(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test: Any = None) -> DoneData:
     """Writes the outputs: model, predictions, spec and metrics. Returns the outcome of a finished run."""
     folder = order.files.outputs
     predicted = trainer.predict(test) if test is not None else None
@@ -298,7 +298,7 @@ def finished(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test:
         if order.rank == 0:
             _drop(folder)
         raise CannotSave(f"training has ended, but its outputs could not be written to {folder}: {error}") from error
-    return emit.finished(metrics)
+    return emit.finished_outcome(metrics)
 
 
 def _drop(outputs: Path) -> None:

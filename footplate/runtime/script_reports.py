@@ -96,7 +96,7 @@ class ScriptReports:
             sys.meta_path.insert(0, hook)
             undo.callback(sys.meta_path.remove, hook)
             if THEIRS in sys.modules:
-                hook.then(sys.modules[THEIRS])
+                hook.on_import(sys.modules[THEIRS])
             yield
 
     def _patch(self, trainer_class: Any, undo: ExitStack) -> None:
@@ -258,7 +258,7 @@ class ScriptReports:
         assert self._stage is not None
         self._stage.steps = state.global_step
 
-    def saved(self, source: Path, args: Any, state: Any) -> None:
+    def copy_checkpoint(self, source: Path, args: Any, state: Any) -> None:
         """Copies a checkpoint that a Trainer has written to `source` into the job's folder, and reports the copy."""
         assert self._stage is not None
         peers, job_state = self._emit.peers, self.job_state(state)
@@ -363,9 +363,9 @@ class _Reports:
             raise ScriptStopped from None
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        saved = kwargs.get("checkpoint")
-        folder = Path(self._trainer._get_output_dir(trial=None)) if saved is None else saved.path.parent
-        self._reports.saved(folder / f"checkpoint-{state.global_step}", args, state)
+        checkpoint = kwargs.get("checkpoint")
+        folder = Path(self._trainer._get_output_dir(trial=None)) if checkpoint is None else checkpoint.path.parent
+        self._reports.copy_checkpoint(folder / f"checkpoint-{state.global_step}", args, state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._emit.on_train_end(args, self._reports.job_state(state), control)
@@ -430,8 +430,8 @@ def _send_logged(emit: Emit, values: dict[str, Any], state: Any) -> None:
 class _WhenImported(MetaPathFinder):
     """Calls a function with the module `transformers.trainer`, as soon as the script has imported that module."""
 
-    def __init__(self, then: Callable[[Any], Any]) -> None:
-        self.then = then
+    def __init__(self, on_import: Callable[[Any], Any]) -> None:
+        self.on_import = on_import
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if fullname != THEIRS:
@@ -442,7 +442,7 @@ class _WhenImported(MetaPathFinder):
 
             def exec_module(module: Any) -> None:
                 execute(module)
-                self.then(module)
+                self.on_import(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

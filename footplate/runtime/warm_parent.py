@@ -75,7 +75,7 @@ class Attempt:
     lock: int | None = None
     """The lock of the user, held while a process runs as this user. None: attempts may share this user."""
     ranks: list[Rank] = field(default_factory=list)
-    ended: list[Exited] = field(default_factory=list)
+    exits: list[Exited] = field(default_factory=list)
     """Ranks that have ended, and whose exits are reported once all processes that they forked have ended."""
 
 
@@ -133,14 +133,14 @@ class WarmParent:
         pidfd = os.pidfd_open(pid)
         self._forked.add(pid)
 
-        def ended() -> None:
+        def on_exit() -> None:
             self._selector.unregister(pidfd)
             os.close(pidfd)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             self._forked.remove(pid)
             end(code)
 
-        self._selector.register(pidfd, selectors.EVENT_READ, ended)
+        self._selector.register(pidfd, selectors.EVENT_READ, on_exit)
 
     def _accept(self) -> None:
         supervisor, _ = self._listening.accept()
@@ -219,7 +219,7 @@ class WarmParent:
         code = os.waitstatus_to_exitcode(status)
         is_oom_kill = code == -signal.SIGKILL and self._oom_kills.explain(rank.oom_kills_before)
         peak_rss_mb = usage.ru_maxrss / 1024
-        attempt.ended.append(Exited(rank=rank.number, code=code, peak_rss_mb=peak_rss_mb, is_oom_kill=is_oom_kill))
+        attempt.exits.append(Exited(rank=rank.number, code=code, peak_rss_mb=peak_rss_mb, is_oom_kill=is_oom_kill))
         if attempt not in self._ending:
             self._ending.append(attempt)
         if attempt.lock is not None and not attempt.ranks:
@@ -230,8 +230,8 @@ class WarmParent:
         users = {uid_of(pid) for pid in self._leftovers.turn()}
         for attempt in [attempt for attempt in self._ending if attempt.uid not in users]:
             self._ending.remove(attempt)
-            while attempt.ended:
-                _send(attempt.supervisor, attempt.ended.pop(0))
+            while attempt.exits:
+                _send(attempt.supervisor, attempt.exits.pop(0))
             self._forget(attempt)
 
     def _kill_user(self, attempt: Attempt) -> None:
@@ -340,7 +340,7 @@ def main() -> None:
     lifeline = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     node_folder = NodeFolder(folder.parent)
-    started = time.monotonic()
+    start = time.monotonic()
     try:
         preload()
         if (threads := len(os.listdir("/proc/self/task"))) != 1:
@@ -352,7 +352,7 @@ def main() -> None:
     # connected would report a crashed attempt.
     warm = WarmParent(listen(folder), lifeline)
     node_folder.be_ready()
-    log.info("the warm parent is ready after %.1f s", time.monotonic() - started)
+    log.info("the warm parent is ready after %.1f s", time.monotonic() - start)
     warm.describe(node_folder.catalogue)
     warm.serve()
 

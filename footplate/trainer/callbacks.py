@@ -298,8 +298,8 @@ class ProgressCallback(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
     ) -> Control:
         if self.bar is not None:
-            shown = {name: self._cut(value) for name, value in logs.items() if name != "total_flos"}
-            self.bar.write(str(shown))
+            values = {name: self._cut(value) for name, value in logs.items() if name != "total_flos"}
+            self.bar.write(str(values))
         elif not _has_bar(args):
             return PrinterCallback().on_log(args, state, control, logs)
         return None

@@ -123,12 +123,12 @@ def sweep(parent: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def rotate(parent: Path, limit: int | None, saved: Checkpoint, protect: set[Path]) -> None:
+def rotate(parent: Path, limit: int | None, checkpoint: Checkpoint, protect: set[Path]) -> None:
     """Deletes the oldest checkpoints until `limit` remain. Those in `protect` count, but are never deleted."""
     if limit is None:
         return
-    remaining = _oldest_first(parent, saved.step)
-    protected = {path.resolve() for path in (saved.path, *protect)}
+    remaining = _oldest_first(parent, checkpoint.step)
+    protected = {path.resolve() for path in (checkpoint.path, *protect)}
     for path in list(remaining):
         if len(remaining) <= limit:
             return
@@ -138,10 +138,10 @@ def rotate(parent: Path, limit: int | None, saved: Checkpoint, protect: set[Path
             reached(Moment.AFTER_CHECKPOINT_ROTATED)
 
 
-def keep(parent: Path, newest: int, saved: Checkpoint, protect: set[Path]) -> None:
+def keep(parent: Path, newest: int, checkpoint: Checkpoint, protect: set[Path]) -> None:
     """Deletes all checkpoints except for the newest `newest` and the protected ones."""
-    spare = {path.resolve() for path in (saved.path, *protect)}
-    for path in _oldest_first(parent, saved.step)[:-newest]:
+    spare = {path.resolve() for path in (checkpoint.path, *protect)}
+    for path in _oldest_first(parent, checkpoint.step)[:-newest]:
         if path.resolve() not in spare:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -407,8 +407,8 @@ def rng_states(folder: Path) -> list[Any]:
     """Returns the random states of all processes that wrote the checkpoint."""
     if (folder / RNG).exists() or not (folder / rng_name(0, 2)).exists():
         return [load_tensors(folder, RNG)]
-    written = len(list(folder.glob("rng_state_*.pth")))
-    return [load_tensors(folder, rng_name(rank, 2)) for rank in range(written)]
+    count = len(list(folder.glob("rng_state_*.pth")))
+    return [load_tensors(folder, rng_name(rank, 2)) for rank in range(count)]
 
 
 def is_sharded(folder: Path) -> bool:

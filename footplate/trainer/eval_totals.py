@@ -25,14 +25,14 @@ class MeanLoss:
     """The mean of an evaluation's batch losses, weighted by samples. The result equals Hugging Face's exactly."""
 
     def __init__(self, *, leaves_out_not_finite: bool = False) -> None:
-        self.samples = self.seen = 0
+        self.samples = self.all_samples = 0
         self._leaves_out = leaves_out_not_finite
         self._on_device: list[Tensor] = []
         self._values: list[float] = []
         self._counts: list[int] = []
 
     def add(self, loss: Tensor | None, samples: int, weight: int) -> None:
-        self.seen += samples
+        self.all_samples += samples
         if loss is None:
             return
         self.samples += samples
@@ -51,11 +51,11 @@ class MeanLoss:
         if peers.world == 1:
             return
         self._read()
-        states = peers.all_gather((self._values, self._counts, self.samples, self.seen))
+        states = peers.all_gather((self._values, self._counts, self.samples, self.all_samples))
         rounds = range(max(len(values) for values, *_ in states))
         losses = [(values[at], counts[at]) for at in rounds for values, counts, *_ in states if at < len(values)]
         self._values, self._counts = [value for value, _ in losses], [count for _, count in losses]
-        self.samples, self.seen = sum(state[2] for state in states), sum(state[3] for state in states)
+        self.samples, self.all_samples = sum(state[2] for state in states), sum(state[3] for state in states)
 
     def per_sample(self) -> Any:
         """Returns one value per sample, the mean loss of its batch."""

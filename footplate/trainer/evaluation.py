@@ -54,7 +54,7 @@ def evaluate(
             # The Trainer's own sets are passed by name, so that an override of get_eval_dataloader knows which one.
             metrics |= trainer.evaluate(dataset if is_given else name, ignore_keys, f"{metric_key_prefix}_{name}")
         return metrics
-    started, memory = time.time(), trainer._footplate.memory
+    start_time, memory = time.time(), trainer._footplate.memory
     memory.start("eval")
     sets = trainer.eval_dataset
     rows = sets.get(data) if isinstance(data, str) and isinstance(sets, Mapping) else data
@@ -69,7 +69,7 @@ def evaluate(
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
-    output.metrics.update(_speed(trainer, metric_key_prefix, started, output.num_samples))
+    output.metrics.update(_speed(trainer, metric_key_prefix, start_time, output.num_samples))
     output.metrics.update(memory.figures("eval"))
     trainer.log(output.metrics)
     trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, output.metrics)
@@ -80,7 +80,7 @@ def predict(
     trainer: Trainer, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
 ) -> PredictionOutput:
     """Returns predictions as arrays, with labels and metrics if the data has labels."""
-    started, memory = time.time(), trainer._footplate.memory
+    start_time, memory = time.time(), trainer._footplate.memory
     memory.start("test")
     output = trainer.evaluation_loop(
         trainer.get_test_dataloader(test_dataset),
@@ -88,7 +88,7 @@ def predict(
         ignore_keys=ignore_keys,
         metric_key_prefix=metric_key_prefix,
     )
-    output.metrics.update(_speed(trainer, metric_key_prefix, started, output.num_samples))
+    output.metrics.update(_speed(trainer, metric_key_prefix, start_time, output.num_samples))
     output.metrics.update(memory.figures("test"))
     trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, output.metrics)
     return PredictionOutput(output.predictions, output.label_ids, output.metrics)
@@ -150,6 +150,6 @@ def determine_best_metric(trainer: Trainer, metrics: dict[str, float], trial: An
     return better
 
 
-def _speed(trainer: Trainer, prefix: str, started: float, samples: int) -> dict[str, float]:
+def _speed(trainer: Trainer, prefix: str, start_time: float, samples: int) -> dict[str, float]:
     steps = math.ceil(samples / (trainer.args.eval_batch_size * trainer._footplate.strategy.readers.world))
-    return speed_metrics(prefix, started, samples=samples, steps=steps)
+    return speed_metrics(prefix, start_time, samples=samples, steps=steps)

@@ -41,7 +41,7 @@ class Run:
     """The current pass over the data."""
     batches: tuple[int, int, int] = (0, 0, 0)
     """Epoch, first batch and number of batches of the current step."""
-    started: float = 0.0
+    start_time: float = 0.0
     """The wall-clock time in seconds at which training started. A user's own `log` receives it."""
     first_step: int = 0
     first_token: int = 0

@@ -89,7 +89,7 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     _prepare(trainer, plan.max_steps, loader, folder)
 
     _log_beginning(trainer, plan, folder)
-    run.started, run.first_step, run.first_token = time.time(), state.global_step, state.num_input_tokens_seen
+    run.start_time, run.first_step, run.first_token = time.time(), state.global_step, state.num_input_tokens_seen
     run.last_logged_step = state.global_step
     internals.model_divides_by_items = None
     step = run.step = make_step(trainer)
@@ -247,7 +247,7 @@ def _finish(trainer: Trainer, plan: StepPlan) -> TrainOutput:
     steps = state.global_step - run.first_step
     total = run.loss_taken + reporting.take_loss(trainer).total
     samples = plan.samples * steps / max(plan.max_steps, 1)
-    figures = reporting.speed_metrics("train", run.started, samples=samples, steps=steps)
+    figures = reporting.speed_metrics("train", run.start_time, samples=samples, steps=steps)
     trainer.store_flos()
     figures["total_flos"] = state.total_flos
     figures["train_loss"] = total / max(steps, 0.001)

@@ -68,15 +68,15 @@ def _owners(collator_or_sampler: Any) -> list[Any]:
 
     An object uses its attributes. A function uses the global and enclosing names in its code.
     """
-    owners, seen, waiting = [], set[int](), [collator_or_sampler]
+    owners, ids, waiting = [], set[int](), [collator_or_sampler]
     while waiting:
         value = waiting.pop(0)
         if isinstance(value, partial):
             waiting += [value.func, *value.args, *value.keywords.values()]
         elif inspect.ismethod(value):
             waiting.append(value.__self__)
-        elif id(value) not in seen and not isinstance(value, (*GENERATORS, type, torch.nn.Module)):
-            seen.add(id(value))
+        elif id(value) not in ids and not isinstance(value, (*GENERATORS, type, torch.nn.Module)):
+            ids.add(id(value))
             owners.append(value)
             waiting += [
                 callee

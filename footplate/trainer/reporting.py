@@ -55,18 +55,18 @@ def log_training(trainer: Trainer) -> None:
         _warn_of_nan(trainer, logs["nan_steps"], since)
     logs.update(trainer.callback_handler.figures())
     trainer.store_flos()
-    trainer.log(logs, run.started)
+    trainer.log(logs, run.start_time)
 
 
 def _warn_of_nan(trainer: Trainer, nan_steps: int, since: int) -> None:
     """Warns at the first log of a run whose loss was NaN, because a logged loss that leaves NaN out looks good."""
     is_first = not any("nan_steps" in entry for entry in trainer.state.log_history)
     if is_first and trainer.is_world_process_zero():
-        shown = "; the logged loss leaves such steps out" if trainer.args.logging_nan_inf_filter else ""
+        note = "; the logged loss leaves such steps out" if trainer.args.logging_nan_inf_filter else ""
         logging.getLogger("footplate.trainer").warning(
             "The loss was NaN or infinite in %d of the %d steps up to step %d%s. The weights "
             "may be NaN now. Check the data for NaN, or lower learning_rate. max_nan_steps=1 ends such a run",
-            nan_steps, since, trainer.state.global_step, shown,
+            nan_steps, since, trainer.state.global_step, note,
         )  # fmt: skip
 
 
@@ -117,8 +117,8 @@ def describe_step(trainer: Trainer) -> str:
     epoch, first, count = trainer._footplate.run.batches
     numbers = getattr(trainer.callback_handler.train_dataloader, "batch_sampler", None)
     samples = numbers.samples(first, count) if isinstance(numbers, Batches) else []
-    shown = ", ".join(map(str, samples[:32])) + (", …" if len(samples) > 32 else "")
-    sample_numbers = f" (samples {shown})" if samples else ""
+    listed = ", ".join(map(str, samples[:32])) + (", …" if len(samples) > 32 else "")
+    sample_numbers = f" (samples {listed})" if samples else ""
     return f"saw batches {first} to {first + count - 1} of epoch {epoch}{sample_numbers}"
 
 
@@ -126,11 +126,11 @@ def log_metrics(trainer: Trainer, split: str, metrics: dict[str, Any]) -> None:
     """Prints the metrics in aligned columns."""
     if not trainer.is_world_process_zero():
         return
-    shown = trainer.metrics_format(metrics)
-    keys, values = max(map(len, shown)), max(len(str(value)) for value in shown.values())
+    texts = trainer.metrics_format(metrics)
+    keys, values = max(map(len, texts)), max(len(str(value)) for value in texts.values())
     print(f"***** {split} metrics *****")
-    for key in sorted(shown):
-        print(f"  {key: <{keys}} = {shown[key]!s:>{values}}")
+    for key in sorted(texts):
+        print(f"  {key: <{keys}} = {texts[key]!s:>{values}}")
 
 
 def save_metrics(trainer: Trainer, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
@@ -154,14 +154,14 @@ def note_process(trainer: Trainer, state: TrainerState) -> None:
 
 def speed_metrics(
     prefix: str,
-    started: float,
+    start_time: float,
     *,
     samples: float | None = None,
     steps: float | None = None,
     tokens: float | None = None,
 ) -> dict[str, float]:
-    """Returns the seconds since `started` and the samples, steps and tokens per second, as Hugging Face rounds them."""
-    seconds = max(time.time() - started, 1e-9)
+    """Returns the seconds since the start and the samples, steps and tokens per second, as Hugging Face rounds them."""
+    seconds = max(time.time() - start_time, 1e-9)
     amounts = {"samples": samples, "steps": steps, "tokens": tokens}
     speeds = {f"{prefix}_{name}_per_second": round(n / seconds, 3) for name, n in amounts.items() if n is not None}
     return {f"{prefix}_runtime": round(seconds, 4), **speeds}

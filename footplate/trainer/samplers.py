@@ -129,11 +129,11 @@ class BatchRebalanceSampler(Sampler[list[int]]):
         """
         base, more = divmod(len(by_length), self.groups)
         counts = [base + (number < more) for number in range(self.groups)]
-        best, smallest_difference, seen = list(counts), float("inf"), set[tuple[int, ...]]()
+        best, smallest_difference, previous_counts = list(counts), float("inf"), set[tuple[int, ...]]()
         for _ in range(max(self.groups * 30, self.step_size)):
-            if tuple(counts) in seen:
+            if tuple(counts) in previous_counts:
                 break
-            seen.add(tuple(counts))
+            previous_counts.add(tuple(counts))
             costs = [self._cost(group) for group in _cut(by_length, counts)]
             most_costly, cheapest = costs.index(max(costs)), costs.index(min(costs))
             if costs[most_costly] - costs[cheapest] < smallest_difference:
@@ -221,9 +221,9 @@ class Batches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         # A loader with processes makes two iterators, and reads the second only. This code runs when the first batch is
         # read, so the iterator that is never read does not use up the stored start.
-        skip, drawn = self._skip, self._drawn
+        skip, stored_order = self._skip, self._drawn
         self._skip, self._drawn = 0, None
-        order = self._whole() if drawn is None else drawn
+        order = self._whole() if stored_order is None else stored_order
         shard, rounds = self.shard, self._rounds(len(order) - self._offset)
         for number in range(skip * shard.world + shard.rank, rounds * shard.world, shard.world):
             batch = self._cut(order, number)

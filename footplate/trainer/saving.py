@@ -172,10 +172,10 @@ def _conclude(trainer: Trainer, step: int, saving: Callable[[], files.Checkpoint
             raise
     else:
         run.failed_saves = 0
-        saved = returned if isinstance(returned, files.Checkpoint) else run.committed
-        if trainer.args.push_to_hub and saved is not None:
-            trainer._push_from_checkpoint(str(saved.path))
-        trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control, saved)
+        checkpoint = returned if isinstance(returned, files.Checkpoint) else run.committed
+        if trainer.args.push_to_hub and checkpoint is not None:
+            trainer._push_from_checkpoint(str(checkpoint.path))
+        trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control, checkpoint)
 
 
 @left_out_by(Shortcut.PLAIN_SAVE)
@@ -251,20 +251,20 @@ def _record_existing_best(trainer: Trainer) -> None:
     state.best_model_checkpoint = str(parent / f"checkpoint-{steps[0]}") if steps else None
 
 
-def delete_old_checkpoints(trainer: Trainer, saved: files.Checkpoint) -> files.Checkpoint:
+def delete_old_checkpoints(trainer: Trainer, checkpoint: files.Checkpoint) -> files.Checkpoint:
     """Deletes old checkpoints as `save_total_limit`, `keep_last` and `keep_best` say. Those in use are kept."""
-    args, parent = trainer.args, saved.path.parent
+    args, parent = trainer.args, checkpoint.path.parent
     protect = {*trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
     if trainer.state.best_model_checkpoint is not None:
         protect.add(Path(trainer.state.best_model_checkpoint))
     if args.keep_last is None and args.keep_best is None:
-        files.rotate(parent, args.save_total_limit, saved, protect)
-        return saved
+        files.rotate(parent, args.save_total_limit, checkpoint, protect)
+        return checkpoint
     protect |= {parent / f"checkpoint-{step}" for step in best_steps(trainer, parent)[: args.keep_best or 0]}
     newest = args.keep_last or args.save_total_limit
     if newest is not None:
-        files.keep(parent, newest, saved, protect)
-    return saved
+        files.keep(parent, newest, checkpoint, protect)
+    return checkpoint
 
 
 def best_steps(trainer: Trainer, parent: Path) -> list[int]:

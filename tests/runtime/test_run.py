@@ -34,7 +34,7 @@ def test_a_full_disk_at_the_final_save_is_reported_with_path_and_hint(tmp_path: 
     emit: Any = SimpleNamespace(latest={"loss": 1.0}, had_checkpoint=True)
 
     with pytest.raises(OSError, match="outputs") as failed:
-        run.finished(trainer, make_spec(), order, emit)
+        run.finish(trainer, make_spec(), order, emit)
 
     verdict = outcome.of_exception(failed.value)
     assert (verdict.reason, verdict.error.code) == ("error", "cannot_save")

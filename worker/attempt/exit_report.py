@@ -41,10 +41,10 @@ def _decide(attempt: Attempt) -> DoneData:
     if stop is not None and not has_own_reason:
         return _stopped(attempt, stop, report.result if report else {})
     if failed is not None and failed.report is not None:
-        done, error = failed.report, failed.report.error
+        end, error = failed.report, failed.report.error
         if error is not None:
-            done = done.model_copy(update={"error": outcome.with_stderr(error, failed.stderr_tail())})
-        return _by_rank(done.model_copy(update={"is_follow_up": failed.is_follow_up}), attempt.ranks.world)
+            end = end.model_copy(update={"error": outcome.with_stderr(error, failed.stderr_tail())})
+        return _by_rank(end.model_copy(update={"is_follow_up": failed.is_follow_up}), attempt.ranks.world)
     if failed is None and report is not None and report.ending is Ending.STOPPED:
         # Another node learned of the stop first, and its ranks stopped ours.
         return report
@@ -65,12 +65,12 @@ def _stopped(attempt: Attempt, stop: Stop, result: dict[str, Any]) -> DoneData:
     return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=reported, result=result)
 
 
-def _by_rank(done: DoneData, world: int) -> DoneData:
+def _by_rank(end: DoneData, world: int) -> DoneData:
     """Adds the rank to the error's message, if the attempt has several ranks."""
-    if world == 1 or done.error is None or done.error.rank is None:
-        return done
-    message = f"rank {done.error.rank} of {world}: {done.error.message}"
-    return done.model_copy(update={"error": done.error.model_copy(update={"message": message})})
+    if world == 1 or end.error is None or end.error.rank is None:
+        return end
+    message = f"rank {end.error.rank} of {world}: {end.error.message}"
+    return end.model_copy(update={"error": end.error.model_copy(update={"message": message})})
 
 
 def _why_it_died(rank: Rank | None) -> Verdict:

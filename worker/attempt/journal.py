@@ -137,7 +137,7 @@ class Journal:
     def append(self, events: Iterable[dict[str, Any]], *, even_if_full: bool = False) -> None:
         """Numbers events and writes them to the file. Waits for the disk if one of the events must never be lost."""
         lines: list[bytes] = []
-        offset, seq, must_sync, done = self.size, self.last, False, False
+        offset, seq, must_sync, is_done = self.size, self.last, False, False
         for event in events:
             seq += 1
             kind = event["kind"]
@@ -147,7 +147,7 @@ class Journal:
             offset += len(line)
             lines.append(line)
             must_sync = must_sync or kind in KEPT
-            done = done or kind == Kind.DONE
+            is_done = is_done or kind == Kind.DONE
         if not lines:
             return
         if offset > self._max_bytes and not even_if_full:
@@ -165,7 +165,7 @@ class Journal:
                 raise JournalFull.of(error) from error
             self._unwritten += lines
         self.last = seq
-        self.is_done = self.is_done or done
+        self.is_done = self.is_done or is_done
         reached(Moment.AFTER_JOURNAL_WRITE)
         if must_sync:
             try:
@@ -238,10 +238,10 @@ class Journal:
         os.close(self._fd)
 
     def _write(self, data: bytes) -> None:
-        written = 0
+        byte_count = 0
         try:
-            while written < len(data):
-                written += os.pwrite(self._fd, data[written:], self.size + written)
+            while byte_count < len(data):
+                byte_count += os.pwrite(self._fd, data[byte_count:], self.size + byte_count)
         except OSError:
             # A partial line is cut off, because otherwise lines that are written after it would look corrupt.
             os.ftruncate(self._fd, self.size)

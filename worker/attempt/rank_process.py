@@ -207,9 +207,9 @@ class Rank:
         for fd in list(self._streams):
             self._end_stream(fd)
 
-    def _listen(self, fd: int, stream: Any, read: Callable[[], None]) -> None:
+    def _listen(self, fd: int, stream: Any, on_readable: Callable[[], None]) -> None:
         self._streams[fd] = stream
-        self._selector.register(fd, selectors.EVENT_READ, read)
+        self._selector.register(fd, selectors.EVENT_READ, on_readable)
 
     def _end_stream(self, fd: int) -> None:
         stream = self._streams.pop(fd)

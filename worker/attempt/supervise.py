@@ -322,12 +322,12 @@ def upload_outputs(attempt: Attempt) -> None:
 def conclude(attempt: Attempt) -> None:
     """Decides how the attempt ended, and appends the last event, `done`, which says so."""
     reached(Moment.AFTER_TRAINING)
-    done = exit_report(attempt)
-    attempt.journal.append([attempt.secret_mask(event_of(Kind.DONE, done.model_dump(mode="json")))], even_if_full=True)
-    attempt.spans.record_outcome(done)
+    end = exit_report(attempt)
+    attempt.journal.append([attempt.secret_mask(event_of(Kind.DONE, end.model_dump(mode="json")))], even_if_full=True)
+    attempt.spans.record_outcome(end)
     # Users' code may have sent any text as the reason, and an unknown one must not get into the log.
-    reason = done.reason if done.reason in Reason.__members__.values() else Reason.ERROR
-    log.info("%s attempt %s ended: %s (%s)", attempt.grant.job, attempt.grant.attempt, done.ending, reason)
+    reason = end.reason if end.reason in Reason.__members__.values() else Reason.ERROR
+    log.info("%s attempt %s ended: %s (%s)", attempt.grant.job, attempt.grant.attempt, end.ending, reason)
     reached(Moment.AFTER_DONE_WRITTEN)
 
 

@@ -238,22 +238,22 @@ class Training:
         """Returns the event, or None to drop it. Each rank reports that it runs, but only the last report is kept."""
         if event["kind"] != Kind.STATE:
             return event
-        rank.runs, ran = True, self._runs
+        rank.runs, were_running = True, self._runs
         self._runs = all(rank.runs for rank in self.ranks)
-        return {**event, "rank": 0} if self._runs and not ran else None
+        return {**event, "rank": 0} if self._runs and not were_running else None
 
     def _check_rank(self, rank: Rank) -> None:
         """Records a failure of the rank. If the rank has ended, sets the time at which the other ranks are killed."""
         if self._is_being_killed:
             return
-        finished = self.report is not None and self.report.ending is Ending.FINISHED
-        if rank.failed and rank not in self._failed and not finished:
+        is_finished = self.report is not None and self.report.ending is Ending.FINISHED
+        if rank.failed and rank not in self._failed and not is_finished:
             self._failed.append(rank)
         if rank.exit is None or self._kill_others_at is not None:
             return
         if rank in self._failed:
             self._kill_others_at = time.monotonic() + LAST_REPORTS_SECONDS
-        elif finished and rank is self.ranks[0]:
+        elif is_finished and rank is self.ranks[0]:
             self._kill_others_at = time.monotonic() + FINISH_SECONDS
 
 

@@ -186,10 +186,10 @@ def _catalogue(node: Node, settings: WorkerSettings) -> Catalogue | None:
     That child knows neither secrets nor settings, so the names of secrets and hubs are added here.
     """
     with suppress(FileNotFoundError):
-        written = json.loads(node.folder.catalogue.read_text())
+        groups = json.loads(node.folder.catalogue.read_text())
         secrets = {name: Described(name=name, group=SECRETS, args={}) for name in sorted(node.secrets)}
         hubs = {HUB_ON: Described(name=HUB_ON, group=HUBS, args={})} if settings.hub == "on" else {}
-        return Catalogue.model_validate({**written, SECRETS: secrets, HUBS: hubs})
+        return Catalogue.model_validate({**groups, SECRETS: secrets, HUBS: hubs})
     return None
 
 

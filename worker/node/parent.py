@@ -111,12 +111,12 @@ class WarmKeeper(threading.Thread):
     def run(self) -> None:
         failures = 0
         while True:
-            started = time.monotonic()
+            start = time.monotonic()
             code = self._process.wait()
             # Training dies with the warm parent. Processes that escaped from training's group become our children.
             why, was_ready = self._report(code)
             Leftovers(_is_in_our_session).end()
-            failures = 0 if was_ready and time.monotonic() - started > LONG_LIFE_SECONDS else failures + 1
+            failures = 0 if was_ready and time.monotonic() - start > LONG_LIFE_SECONDS else failures + 1
             pause = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
             log.error("this node can start no training: %s. It retries in %.0f s", why, pause)
             time.sleep(pause)

@@ -150,12 +150,12 @@ def _paths_read(settings: WorkerSettings) -> Iterator[Path]:
         yield settings.artifacts_path / layout.bundle_file("any")
 
 
-def _try_in_a_child(user: User, folders: list[Path], read: list[Path]) -> str | None:
+def _try_in_a_child(user: User, folders: list[Path], read_paths: list[Path]) -> str | None:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(writing, (_first_obstacle(user, folders, read) or "").encode()[:4000])
+            os.write(writing, (_first_obstacle(user, folders, read_paths) or "").encode()[:4000])
         except BaseException as error:
             os.write(writing, f"no process can become that user: {error}".encode()[:4000])
         finally:
@@ -167,12 +167,12 @@ def _try_in_a_child(user: User, folders: list[Path], read: list[Path]) -> str | 
     return why or None
 
 
-def _first_obstacle(user: User, folders: list[Path], read: list[Path]) -> str | None:
+def _first_obstacle(user: User, folders: list[Path], read_paths: list[Path]) -> str | None:
     user.become()
     with suppress(PermissionError):
         os.setuid(0)
         return "the securebits of this process keep it from giving up root's capabilities"
-    obstacles = [_closed(path) for path in read]
+    obstacles = [_closed(path) for path in read_paths]
     obstacles += [_unwritable(folder) for folder in folders]
     obstacles += [_closed(path, os.R_OK | os.W_OK) for path in Path("/dev").glob("nvidia*") if not path.is_dir()]
     return next((why for why in obstacles if why is not None), None)

@@ -161,8 +161,8 @@ class Watch:
         if time.monotonic() >= self._streams_at:
             self.stream()
             self._streams_at = time.monotonic() + STREAM_SECONDS
-        finished = [text.finish is not None for text in self._texts]
-        return torch.tensor(finished, dtype=torch.bool, device=input_ids.device)
+        flags = [text.finish is not None for text in self._texts]
+        return torch.tensor(flags, dtype=torch.bool, device=input_ids.device)
 
     def stream(self) -> None:
         """Sends what is new in each streamed text."""

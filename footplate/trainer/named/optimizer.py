@@ -207,10 +207,10 @@ class NamedOptimizers(Optimizer):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        saved, present = list(state_dict.get("optimizers", ())), [member.spec.id for member in self._members]
-        if sorted(saved) != sorted(present):
+        ids, present = list(state_dict.get("optimizers", ())), [member.spec.id for member in self._members]
+        if sorted(ids) != sorted(present):
             raise ValueError(
-                f"the checkpoint has {'the optimizers ' + ', '.join(saved) if saved else 'no named optimizers'}, but "
+                f"the checkpoint has {'the optimizers ' + ', '.join(ids) if ids else 'no named optimizers'}, but "
                 f"this run has {', '.join(present)}: continue with the same optimizers"
             )
         self.steps = state_dict["steps"]
