@@ -358,6 +358,11 @@ DIFFERENCES = (
         "No sample is trained on twice.",
     ),
     (
+        "A resume from a checkpoint of an epoch's last step leaves out the evaluation at the end of that epoch.",
+        "It makes up for it, with the event `on_epoch_end`.",
+        "An evaluation draws random numbers, and may change the learning rate or stop the run.",
+    ),
+    (
         "A resume of a run that ended within an epoch trains a further step.",
         "It trains none.",
         "`max_steps` and `num_train_epochs` are limits.",

@@ -228,6 +228,14 @@ class Emit(TrainerCallback):
         self.progress(state)
         return control
 
+    def on_epoch_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
+        if self.agree():
+            # A stop ends the epoch early. The next attempt evaluates and saves at the epoch's real end.
+            control.should_log = control.should_evaluate = control.should_save = False
+        return control
+
     def progress(self, state: TrainerState) -> None:
         """Reports progress at an interval, and at the last step."""
         self._state = state

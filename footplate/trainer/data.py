@@ -162,6 +162,8 @@ class Epoch:
         self._number, self._read, self._offset = epoch, skip, offset
         self.is_over = False
         """True if no further batch of this epoch is trained on, because a callback or the data ended the epoch."""
+        self.has_ended = False
+        """True from the event on_epoch_end on. A checkpoint that was saved before continues with this event."""
         if is_ours(loader):
             draw_and_discard()
         self._stream = Stream(loader, places.get("stream") if skip else None) if has_position(loader) else None
@@ -210,6 +212,8 @@ class Epoch:
         if self.is_over:
             return {"at": [self._number + 1, 0], **samplers}
         places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read], **samplers}
+        if self.has_ended:
+            places["has_ended"] = True
         if collator_state := self._collator.state():
             places["collator"] = collator_state
         if self._offset:

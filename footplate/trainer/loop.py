@@ -162,28 +162,32 @@ def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng 
 
     The plan's end may change during training. `rng` restores the generators' state of the checkpoint. If the
     run continues within an epoch, the state is restored after the data is opened, because opening draws numbers. At an
-    epoch's start, the state is restored before.
+    epoch's start, the state is restored before. If only the end of an epoch is left, its evaluation is made up for.
     """
     strategy, run = trainer._footplate.strategy, trainer._footplate.run
-    loader, skip, offset = strategy.plain_loader(loader), position.batch, position.offset
+    loader = strategy.plain_loader(loader)
     for epoch in count(position.epoch):
-        if epoch >= run.plan.epochs or trainer.state.global_step >= run.plan.max_steps:
+        is_over = epoch >= run.plan.epochs or trainer.state.global_step >= run.plan.max_steps
+        if is_over and not position.is_end_left:
             break
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
         run.epoch = Epoch(
             loader,
             seed=data_seed(trainer.args),
             epoch=epoch,
-            skip=skip,
-            offset=offset,
+            skip=position.batch,
+            offset=position.offset,
             places=rng.places if rng else None,
             restore=rng.restore if rng else None,
         )
-        _run_epoch(trainer, step, epoch, skip, strategy.epoch(run.epoch, loader))
+        batches = strategy.epoch(run.epoch, loader)
+        if not position.is_end_left:
+            _run_epoch(trainer, step, epoch, position.batch, batches)
         run.epoch.is_over = run.epoch.is_over or not trainer.control.should_training_stop
+        run.epoch.has_ended = True
         trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         log_evaluate_save(trainer)
-        run.epoch, skip, offset, rng = None, 0, 0, None
+        run.epoch, position, rng = None, DataPosition(), None
         if trainer.control.should_training_stop:
             break
 

@@ -104,6 +104,8 @@ class DataPosition:
     """The number of the epoch's micro-batches that each process skips, because they were trained on before."""
     offset: int = 0
     """The number of samples by which the batches of this epoch begin later than at multiples of their size."""
+    is_end_left: bool = False
+    """True if the checkpoint was saved after the last step of its epoch, and before the end of that epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +146,8 @@ def resumed(
         if before == now and "at" in places:
             # The stored position, because an epoch may have had fewer steps than planned.
             epoch, batch = places["at"]
-        if batch >= plan.batches_per_epoch:
-            epoch, batch = epoch + 1, 0
-        return plan, DataPosition(epoch, 0 if args.ignore_data_skip else batch)
+        position = _within(plan, DataPosition(epoch, batch), step, places)
+        return plan, DataPosition(position.epoch) if args.ignore_data_skip else position
     if "at" in places:
         epoch, batch = places["at"]
     else:
@@ -154,7 +155,7 @@ def resumed(
         epoch, steps = divmod(step, math.ceil(batches / before.micro_batches))
         batch = steps * before.micro_batches
     sample = batch * before.samples + places.get("offset", 0)
-    position = _at_sample(plan, loader, epoch, sample, now.samples)
+    position = _within(plan, _at_sample(plan, loader, epoch, sample, now.samples), step, places)
     if before.all_samples != now.all_samples:
         log.warning(
             "a step had %d samples and has %d now: training continues at sample %d of epoch %d, and the rest of the "
@@ -181,8 +182,14 @@ def _at_sample(plan: StepPlan, loader: Any, epoch: int, sample: int, batch_sampl
     """Returns the position of a sample. A user's own loader starts at the batch of the sample, which is repeated."""
     batches = getattr(loader, "batch_sampler", None)
     if not (isinstance(batches, Batches) and batches.can_start_within):
-        position = DataPosition(epoch, sample // batch_samples)
-    else:
-        batch = plan.batches_per_epoch - batches.rounds_from(sample)
-        position = DataPosition(epoch, batch, sample - batch * batch_samples)
-    return DataPosition(epoch + 1) if position.batch >= plan.batches_per_epoch else position
+        return DataPosition(epoch, sample // batch_samples)
+    batch = plan.batches_per_epoch - batches.rounds_from(sample)
+    return DataPosition(epoch, batch, sample - batch * batch_samples)
+
+
+def _within(plan: StepPlan, position: DataPosition, step: int, places: Mapping[str, Any]) -> DataPosition:
+    """Returns the position, or the start of the next epoch if the epoch of the position has ended."""
+    is_end = position.batch >= plan.batches_per_epoch
+    if "at" in places and not places.get("has_ended") and (is_end or step >= plan.max_steps):
+        return replace(position, is_end_left=True)
+    return DataPosition(position.epoch + 1) if is_end else position

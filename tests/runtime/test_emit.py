@@ -16,13 +16,17 @@ from typing import Any
 
 import pytest
 
+from footplate.components import toy
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.launch import STOP_BYTES
 from footplate.contract.ids import new_job_id
 from footplate.contract.lifecycle import StopMode
 from footplate.runtime.emit import Emit, EventSocket, StoppedEvaluating
+from footplate.trainer.arguments import TrainingArguments
+from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
+from footplate.trainer.trainer import Trainer, set_seed
 from tests.support.processes import at_ease
 
 
@@ -146,6 +150,49 @@ def test_the_stop_byte_stops_the_training_loop(
 
     assert (control.should_training_stop, control.should_save) == (True, saves)
     assert emit.obeyed is mode
+
+
+@pytest.mark.parametrize("stop_at", [3, 6], ids=["within an epoch", "at its end"])
+def test_a_stopped_run_with_evaluations_at_epochs_resumes_bit_identically(
+    reader: socket.socket, tmp_path: Path, stop_at: int
+) -> None:
+    """A stop must not wait for an evaluation, and the resumed run evaluates once, at the epoch's end."""
+    evaluated_steps: list[int] = []
+
+    class Watch(TrainerCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            evaluated_steps.append(state.global_step)
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == self.stop_after:
+                byte[0] = STOP_BYTES[StopMode.CHECKPOINT]
+
+        def __init__(self, stop_after: int | None = None) -> None:
+            self.stop_after = stop_after
+
+    def train(folder: Path, callbacks: list[Any], *, resume: bool = False) -> Any:
+        args = TrainingArguments(
+            str(folder), num_train_epochs=2, eval_strategy="epoch", save_strategy="epoch", disable_tqdm=True
+        )
+        set_seed(7)
+        trainer = Trainer(
+            toy.mlp(hidden=4, dropout=0.2), args, train_dataset=toy.regression(n=48),
+            eval_dataset=toy.regression(n=8), callbacks=callbacks,
+        )  # fmt: skip
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer.model.state_dict()
+
+    undisturbed = train(tmp_path / "undisturbed", [Watch()])
+    assert evaluated_steps == [6, 12]
+    evaluated_steps.clear()
+    emit, byte = emit_with_stop_byte(tmp_path)
+
+    train(tmp_path / "stopped", [Watch(stop_at - 1), emit])
+    assert evaluated_steps == []
+    resumed = train(tmp_path / "stopped", [Watch()], resume=True)
+
+    assert evaluated_steps == [6, 12]
+    assert all(value.equal(undisturbed[name]) for name, value in resumed.items())
 
 
 def test_an_evaluation_after_training_ends_when_a_stop_is_requested(reader: socket.socket, tmp_path: Path) -> None:

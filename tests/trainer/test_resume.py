@@ -150,6 +150,43 @@ def test_evaluations_during_training_do_not_change_a_resumed_run(tmp_path: Path)
     assert after.rng == whole.rng
 
 
+@pytest.mark.parametrize(
+    ("stop", "more"),
+    [
+        (10, {}),
+        (10, {"lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss", "warmup_steps": 0}),
+        (24, {"lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss", "warmup_steps": 0}),
+    ],
+)
+def test_a_resume_after_the_last_step_of_an_epoch_makes_up_for_its_evaluation(
+    tmp_path: Path, stop: int, more: dict[str, Any]
+) -> None:
+    """The checkpoint was saved after the step, before the evaluation, which draws numbers and may change the rate."""
+    options = {"steps": 24, "evaluate": True, "eval_strategy": "epoch", **more}
+    undisturbed = run(tmp_path / "undisturbed", **options)
+    run(tmp_path, stop_at=stop, **options)
+
+    after = run(tmp_path, resume=True, **options)
+
+    assert (after.weights, after.schedule, after.rng) == (undisturbed.weights, undisturbed.schedule, undisturbed.rng)
+
+
+def test_a_resume_after_the_end_of_the_last_epoch_evaluates_nothing(tmp_path: Path) -> None:
+    events = Events()
+    args = TrainingArguments(
+        str(tmp_path), num_train_epochs=2, eval_strategy="epoch", save_strategy="epoch", disable_tqdm=True
+    )
+    for resume in (False, True):
+        events = Events()
+        trainer = Trainer(
+            toy.mlp(hidden=4), args, train_dataset=toy.regression(n=32), eval_dataset=toy.regression(n=8),
+            callbacks=[events],
+        )  # fmt: skip
+        trainer.train(resume_from_checkpoint=resume)
+
+    assert not {"on_evaluate", "on_save"} & set(events.names)
+
+
 def test_a_resumed_run_counts_the_operations_since_the_last_log(tmp_path: Path) -> None:
     class OneEachStep(Trainer):
         def floating_point_ops(self, inputs: Any) -> int:
