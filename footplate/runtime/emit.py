@@ -232,8 +232,9 @@ class Emit(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
         if self.agree():
-            # A stop ends the epoch early. The next attempt evaluates and saves at the epoch's real end.
-            control.should_log = control.should_evaluate = control.should_save = False
+            # A stop ends the epoch early. The next attempt evaluates and saves at the epoch's real end. The loss is
+            # logged, because no checkpoint stores it.
+            control.should_evaluate = control.should_save = False
         return control
 
     def progress(self, state: TrainerState) -> None:
