@@ -38,9 +38,10 @@ def moved(value: Any, device: torch.device) -> Any:
 
 def tensors_in(value: Any) -> list[Tensor]:
     """Returns the tensors inside dicts, lists and tuples of any depth."""
-    tensors: list[Tensor] = []
-    map_tensors(value, tensors.append)
-    return tensors
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:

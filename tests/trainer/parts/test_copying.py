@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
 
-from footplate.trainer.strategies.device_copy import moved
+from footplate.trainer.strategies.device_copy import moved, tensors_in
 
 META = torch.device("meta")
 
@@ -25,3 +26,9 @@ def test_tensors_at_any_depth_of_a_batch_are_moved_and_other_values_stay() -> No
     assert isinstance(there["pair"], Pair)
     assert (there["several"][1][1], there["id"], there["nothing"]) == ("name", 7, None)
     assert tensor.device.type == "cpu"
+
+
+def test_tensors_are_found_in_a_tuple_that_cannot_be_made_without_them() -> None:
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+
+    assert tensors_in({"x": [packed]}) == [packed.data, packed.batch_sizes]
