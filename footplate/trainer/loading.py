@@ -126,13 +126,13 @@ def set_signature_columns(trainer: Trainer) -> None:
 def remove_unused_columns(trainer: Trainer, dataset: Any, description: str | None = None) -> Any:
     """Returns the dataset without the columns that the model's forward does not take, so that these are not read."""
     columns = _columns(trainer)
-    return dataset if columns is None else without_columns(dataset, columns, partial(_log_dropped, trainer))
+    return dataset if columns is None else without_columns(dataset, columns, _logger(trainer))
 
 
 def collator_of_columns(trainer: Trainer, data_collator: Collator, description: str | None = None) -> Collator:
     """Wraps the collator, so that the columns that the model's forward does not take are removed from each sample."""
     columns = _columns(trainer)
-    return data_collator if columns is None else DropUnused(data_collator, columns, partial(_log_dropped, trainer))
+    return data_collator if columns is None else DropUnused(data_collator, columns, _logger(trainer))
 
 
 def _columns(trainer: Trainer) -> list[str] | None:
@@ -142,18 +142,21 @@ def _columns(trainer: Trainer) -> list[str] | None:
     return trainer._signature_columns
 
 
-def _log_dropped(trainer: Trainer, names: Sequence[Any]) -> None:
+def _logger(trainer: Trainer) -> Callable[[Sequence[Any]], None]:
+    """Returns a function that logs dropped columns. Unlike a Trainer, it can be pickled for a spawned process."""
+    is_overridden = "_set_signature_columns_if_needed" in trainer._footplate.overrides
+    class_name = type(trainer).__name__
+    reason = f"{class_name} does not name them in _signature_columns" if is_overridden else "forward does not take them"
+    return partial(_log_dropped, trainer._footplate.columns_left_out, reason)
+
+
+def _log_dropped(logged: set[Any], reason: str, names: Sequence[Any]) -> None:
     """Logs the columns that are left out, once for each Trainer."""
-    logged = trainer._footplate.columns_left_out
     new = [str(name) for name in names if name not in logged]
     logged.update(names)
     if new:
         log.warning(
-            "dropped from the data, because %s: %s. remove_unused_columns=False keeps them",
-            f"{type(trainer).__name__} does not name them in _signature_columns"
-            if "_set_signature_columns_if_needed" in trainer._footplate.overrides
-            else "forward does not take them",
-            ", ".join(new),
+            "dropped from the data, because %s: %s. remove_unused_columns=False keeps them", reason, ", ".join(new)
         )
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import gc
 import logging
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -552,6 +553,8 @@ def _(folder: Path) -> None:
     assert (plain.num_workers, plain.persistent_workers, plain.prefetch_factor) == (2, True, 5)
     assert plain.multiprocessing_context.get_start_method() == "spawn"
     assert plain.in_order is False
+    # A spawned process receives copies of these.
+    pickle.dumps((plain.dataset, plain.collate_fn, plain.worker_init_fn))
 
 
 def test_persistent_loader_workers_are_kept_between_evaluations(tmp_path: Path) -> None:
