@@ -146,8 +146,9 @@ def resumed(
         if before == now and "at" in places:
             # The stored position, because an epoch may have had fewer steps than planned.
             epoch, batch = places["at"]
-        position = _within(plan, DataPosition(epoch, batch), step, places)
-        return plan, DataPosition(position.epoch) if args.ignore_data_skip else position
+        if args.ignore_data_skip:
+            return plan, DataPosition(epoch + (batch >= plan.batches_per_epoch))
+        return plan, _within(plan, DataPosition(epoch, batch), step, places)
     if "at" in places:
         epoch, batch = places["at"]
     else:

@@ -501,6 +501,10 @@ def _(folder: Path) -> None:
     )
     assert skipped != again
     assert again[0] == trained_on(folder)[0]
+    # After an epoch of six steps, nothing is left to skip.
+    a_trainer(folder, max_steps=8, save_strategy="steps", save_steps=6).train()
+    ends = {"resume": str(folder / "checkpoint-6"), "max_steps": 8}
+    assert trained_on(folder, ignore_data_skip=True, **ends) == trained_on(folder, **ends)
 
 
 def trained_on(folder: Path, resume: str | None = None, **values: Any) -> list[str]:
