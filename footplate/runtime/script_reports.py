@@ -347,6 +347,12 @@ class _Reports:
             control.should_training_stop, control.should_save = self._emit.peers.any(flags)
         return control
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        # A resume of transformers' Trainer does not make up for the end of an epoch.
+        if self._is_ours or state.epoch % 1:
+            self._emit.on_epoch_end(args, state, control)
+        return control
+
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._emit.on_log(args, self._reports.job_state(state), control, logs=kwargs["logs"])
 

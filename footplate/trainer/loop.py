@@ -167,8 +167,8 @@ def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng 
     strategy, run = trainer._footplate.strategy, trainer._footplate.run
     loader = strategy.plain_loader(loader)
     for epoch in count(position.epoch):
-        is_over = epoch >= run.plan.epochs or trainer.state.global_step >= run.plan.max_steps
-        if is_over and not position.is_end_left:
+        is_run_over = epoch >= run.plan.epochs or trainer.state.global_step >= run.plan.max_steps
+        if is_run_over and not position.is_end_left:
             break
         trainer.control = trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
         run.epoch = Epoch(

@@ -105,7 +105,7 @@ class DataPosition:
     offset: int = 0
     """The number of samples by which the batches of this epoch begin later than at multiples of their size."""
     is_end_left: bool = False
-    """True if the checkpoint was saved after the last step of its epoch, and before the end of that epoch."""
+    """True if the checkpoint was saved after the last step of its epoch or run, and before the event on_epoch_end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _at_sample(plan: StepPlan, loader: Any, epoch: int, sample: int, batch_sampl
 
 
 def _within(plan: StepPlan, position: DataPosition, step: int, places: Mapping[str, Any]) -> DataPosition:
-    """Returns the position, or the start of the next epoch if the epoch of the position has ended."""
+    """Returns the position, marked if only the end of its epoch is left, or the start of the next epoch."""
     is_end = position.batch >= plan.batches_per_epoch
     if "at" in places and not places.get("has_ended") and (is_end or step >= plan.max_steps):
         return replace(position, is_end_left=True)

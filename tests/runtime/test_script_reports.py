@@ -240,6 +240,32 @@ def test_a_paused_script_saves_ends_and_continues_at_the_next_step(scripts: Scri
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("stop_at", [4, 8], ids=["within an epoch", "at its end"])
+def test_a_paused_script_evaluates_each_epoch_once_and_at_its_end(
+    tmp_path: Path, scripts: Scripts, library: str, stop_at: int
+) -> None:
+    """An epoch has 8 steps."""
+    epochs = SCRIPT.replace('"steps", eval_steps=4', '"epoch", save_strategy="epoch"').replace("save_steps=2,", "")
+    script = epochs + "\ntrainer = part('out', 16)\nweights = trainer.model.layer.weight.tolist()\n"
+    undisturbed = Scripts(tmp_path / "undisturbed")
+    expected = undisturbed.run(script, library)
+
+    def pause(step: int) -> None:
+        if step == stop_at:
+            with mmap.mmap(scripts.attempt.stop_fd, mmap.PAGESIZE) as page:
+                page[0] = 1
+
+    scripts.run(script, library, pause)
+    evaluated_steps = [event["step"] for event in scripts.of_kind("eval")]
+    weights = scripts.run(script, library)
+    evaluated_steps += [event["step"] for event in scripts.of_kind("eval")]
+
+    assert evaluated_steps == [8, 16]
+    assert weights == expected or library == "transformers"
+    undisturbed.attempt.close()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_live_commands_reach_a_script(scripts: Scripts, library: str) -> None:
     def ask(step: int) -> None:
         if step == 3:

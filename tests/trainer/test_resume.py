@@ -172,7 +172,6 @@ def test_a_resume_after_the_last_step_of_an_epoch_makes_up_for_its_evaluation(
 
 
 def test_a_resume_after_the_end_of_the_last_epoch_evaluates_nothing(tmp_path: Path) -> None:
-    events = Events()
     args = TrainingArguments(
         str(tmp_path), num_train_epochs=2, eval_strategy="epoch", save_strategy="epoch", disable_tqdm=True
     )

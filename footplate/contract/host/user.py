@@ -120,7 +120,7 @@ def close_to_lists(root: Path, names: Iterable[str]) -> None:
 
 
 def give_fetched_files(root: Path, below: PurePosixPath, user: User) -> None:
-    """Makes training's user the owner of the downloaded files below `below`, and all users able to read the others.
+    """Gives the downloaded files below `below` to training's user, and lets all users read the others.
 
     There is no link among the files, because only root has written to the folder so far.
     """
