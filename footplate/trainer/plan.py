@@ -156,7 +156,10 @@ def resumed(
         epoch, steps = divmod(step, math.ceil(batches / before.micro_batches))
         batch = steps * before.micro_batches
     sample = batch * before.samples + places.get("offset", 0)
-    position = _within(plan, _at_sample(plan, loader, epoch, sample, now.samples), step, places)
+    position = _at_sample(plan, loader, epoch, sample, now.samples)
+    steps = plan.steps_before(position.epoch, position.batch, now.micro_batches)
+    plan = plan.shifted(step - steps, has_limit=args.max_steps > 0)
+    position = _within(plan, position, step, places)
     if before.all_samples != now.all_samples:
         log.warning(
             "a step had %d samples and has %d now: training continues at sample %d of epoch %d, and the rest of the "
@@ -166,8 +169,7 @@ def resumed(
             sample if position.epoch == epoch else 0,
             position.epoch,
         )
-    steps = plan.steps_before(position.epoch, position.batch, now.micro_batches)
-    return plan.shifted(step - steps, has_limit=args.max_steps > 0), position
+    return plan, position
 
 
 def _before(trainer: Trainer, old_args: Mapping[str, Any], now: _Step) -> _Step:
@@ -191,6 +193,6 @@ def _at_sample(plan: StepPlan, loader: Any, epoch: int, sample: int, batch_sampl
 def _within(plan: StepPlan, position: DataPosition, step: int, places: Mapping[str, Any]) -> DataPosition:
     """Returns the position, marked if only the end of its epoch is left, or the start of the next epoch."""
     is_end = position.batch >= plan.batches_per_epoch
-    if "at" in places and not places.get("has_ended") and (is_end or step >= plan.max_steps):
+    if "at" in places and not places.get("has_ended") and (is_end or step == plan.max_steps):
         return replace(position, is_end_left=True)
     return DataPosition(position.epoch + 1) if is_end else position

@@ -246,7 +246,16 @@ def all_samples(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
 
 @pytest.mark.parametrize(
     ("stop", "sample_count", "batch_size", "accumulation"),
-    [(1, 4, 5, 1), (3, 12, 5, 1), (3, 12, 16, 1), (6, 22, 3, 2), (8, 30, 3, 2), (8, 30, 1, 1), (12, 44, 16, 1)],
+    [
+        (1, 4, 5, 1),
+        (3, 12, 5, 1),
+        (3, 12, 16, 1),
+        (6, 22, 3, 2),
+        (8, 30, 3, 2),
+        (8, 30, 1, 1),
+        (8, 30, 16, 1),
+        (12, 44, 16, 1),
+    ],
 )
 def test_a_resume_with_another_batch_size_continues_at_the_next_sample(
     tmp_path: Path, all_samples: list[int], stop: int, sample_count: int, batch_size: int, accumulation: int
