@@ -561,7 +561,11 @@ class StoredRng:
             )
         self._state = dict(states[peers.rank if len(states) == peers.world else 0])
         self.places: dict[str, Any] = self._state.pop("places", {})
-        """The state of the data's generators when the epoch was opened, before a batch was read ahead."""
+        """The position in the data, and the state of the data's generators when the epoch was opened, before a batch
+        was read ahead."""
+        if "at" in self.places:
+            # A process that got no batch in the last round has counted one less, but all continue with the same round.
+            self.places["at"] = max(state["places"]["at"] for state in states)
 
     def restore(self) -> None:
         seeds.set_rng_state(self._state)

@@ -204,22 +204,21 @@ _NONE = object()
 
 
 def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
-    """Yields the same number of batches in every process. A process that has none left yields PaddingBatches."""
-    last: Any = _NONE
-    is_first = True
+    """Yields the same number of batches in every process. A process that has none left yields PaddingBatches.
+
+    Padding is a copy of a batch of the same round. The last own batch of a process would be cheaper, but a process that
+    resumes at this round does not have it. With padding of another size, dropout would draw other numbers.
+    """
     while True:
         batch = next(batches, _NONE)
         have = peers.all_gather(batch is not _NONE)
         if not any(have):
             return
-        if is_first and not all(have):
-            # Processes without any batch make padding from the batch of the first process that has one.
-            source = have.index(True)
-            last = peers.all_gather(map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None)[
-                source
-            ]
-        is_first, last = False, last if batch is _NONE else batch
-        yield PaddingBatch(last) if batch is _NONE else batch
+        source = have.index(True)
+        if not all(have):
+            shared = map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None
+            padding = PaddingBatch(peers.all_gather(shared)[source])
+        yield padding if batch is _NONE else batch
 
 
 def require_same_batch(batches: Iterator[Any], peers: OneProcess, size: int) -> Iterator[Any]:

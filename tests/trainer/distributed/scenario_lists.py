@@ -29,6 +29,11 @@ DDP: dict[str, dict[str, Any]] = {
         "run": "trained", "name": "each", "text": True, "ignore": 1, "average_tokens_across_devices": False},
     "named": {"run": "trained", "name": "named", "named": True},
     "stream": {"run": "resumed", "name": "stream", "at": 3, "stream": True, "samples": 91},
+    "short stream": {"run": "resumed", "name": "short-stream", "at": 3, "stream": True, "samples": 3},
+    "after an uneven round": {"run": "resumed", "name": "after-uneven", "at": 6, **scenarios.UNEVEN},
+    "before an uneven round": {
+        "run": "resumed", "name": "before-uneven", "at": 5, "text": True, "dropout": 0.1, **scenarios.UNEVEN,
+        "samples": 83},
     "split": {
         "run": "trained", "name": "split", "per_device_train_batch_size": 8,
         "accelerator_config": {"split_batches": True}},

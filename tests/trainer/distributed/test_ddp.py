@@ -88,6 +88,15 @@ def test_processes_share_a_stream_without_repeats_and_resume_it(results: Results
     assert sorted(epoch) == list(range(91))
 
 
+@pytest.mark.parametrize(
+    ("name", "at"), [("before an uneven round", 5), ("after an uneven round", 6), ("short stream", 3)]
+)
+def test_a_run_resumes_beside_a_round_in_which_one_process_has_no_batch(results: Results, name: str, at: int) -> None:
+    for rank_run in results(name):
+        assert rank_run["rest"]["losses"] == rank_run["whole"]["losses"][at:]
+        assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
+
+
 def test_a_batch_size_that_does_not_divide_by_the_processes_is_refused(results: Results) -> None:
     for rank_run in results("odd split"):
         assert "a batch of 7 among 2 processes" in rank_run["error"]
