@@ -55,6 +55,7 @@ class Sharded(Ddp):
         with self.original_names(model):
             adapters.require_places(model, type(self).__name__)
             names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
+        first_state = plain.state_dict() if plain.state else None  # Adagrad has a state before its first step
         wrapped = self._wrap(model)
         with self.original_names(model):
             pieces = dict(model.named_parameters(remove_duplicate=False))
@@ -62,6 +63,9 @@ class Sharded(Ddp):
             group["params"] = [
                 pieces[names[id(parameter)]] if id(parameter) in names else parameter for parameter in group["params"]
             ]
+        if first_state is not None:
+            plain.state.clear()
+            self.load_optimizer(plain, first_state)
         return wrapped, self.accelerator.prepare(optimizer)
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
