@@ -132,7 +132,9 @@ def evaluate_in_training(
 def _metric_for_best(trainer: Trainer, metrics: dict[str, float]) -> float:
     name = watched_metric(trainer.args)
     if name not in metrics:
-        raise KeyError(f"metric_for_best_model is {name!r}, but the evaluation has: {', '.join(metrics)}")
+        is_empty = metrics.get("eval_samples_per_second") == 0
+        reason = ", because eval_dataset gave no batch" if is_empty else ""
+        raise KeyError(f"metric_for_best_model is {name!r}, but the evaluation has: {', '.join(metrics)}{reason}")
     value = metrics[name]
     if not hasattr(value, "__float__"):
         raise TypeError(f"metric_for_best_model is {name!r}, but its value is {value!r:.80}: it must be a number")

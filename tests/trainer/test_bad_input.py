@@ -226,6 +226,18 @@ def test_a_best_model_metric_that_is_not_a_number_is_refused(tmp_path: Path, val
         a_trainer(tmp_path, evaluated=toy.regression(n=8), **more).train()
 
 
+def test_an_evaluation_without_a_batch_is_named_if_its_metric_is_needed(tmp_path: Path) -> None:
+    more = {
+        "eval_strategy": "epoch",
+        "metric_for_best_model": "loss",
+        "dataloader_drop_last": True,
+        "per_device_eval_batch_size": 16,
+    }
+
+    with pytest.raises(KeyError, match="because eval_dataset gave no batch"):
+        a_trainer(tmp_path, evaluated=toy.regression(n=8), **more).train()
+
+
 def test_arrays_returned_by_compute_metrics_are_stored_in_checkpoints(tmp_path: Path) -> None:
     result = {"each": numpy.arange(3), "one": numpy.array(2), "tensor": torch.ones(2)}
     more = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1}
