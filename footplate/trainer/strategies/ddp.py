@@ -216,7 +216,7 @@ def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
             return
         source = have.index(True)
         if not all(have):
-            shared = map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None
+            shared: Any = map_tensors(batch, lambda leaf: leaf.cpu()) if peers.rank == source else None
             padding = PaddingBatch(peers.all_gather(shared)[source])
         yield padding if batch is _NONE else batch
 

@@ -20,7 +20,7 @@ from footplate.trainer import checkpoint as files
 from footplate.trainer.launcher import Place
 from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.precision import precision_of
-from footplate.trainer.strategies import shared_folder
+from footplate.trainer.strategies import shards, shared_folder
 from footplate.trainer.strategies.ddp import Ddp
 from footplate.trainer.strategies.single import BuildArguments
 
@@ -161,10 +161,8 @@ def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:
 
 
 def as_piece(whole: Any, like: Tensor) -> Any:
-    """Returns this process's shard of a whole tensor, sharded like `like`."""
-    if not isinstance(like, DTensor) or not isinstance(whole, Tensor) or isinstance(whole, DTensor):
-        return whole
-    if whole.shape != like.shape:
+    """Returns this process's part of a whole tensor that belongs to the parameter `like`. Scalars do not change."""
+    if not isinstance(like, DTensor) or not isinstance(whole, Tensor) or isinstance(whole, DTensor) or not whole.dim():
         return whole
     whole = whole.to(like.device)
-    return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+    return distribute_tensor(whole, like.device_mesh, shards.placements_of(whole.shape, like), src_data_rank=None)

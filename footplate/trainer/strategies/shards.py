@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor, zeros
+from torch.distributed.tensor import DTensor, Placement, Replicate, zeros
 from torch.optim import Optimizer
 
 from footplate.contract.errors import CheckpointCorrupt
@@ -65,13 +65,22 @@ def load_optimizer(optimizer: Optimizer, folder: Path) -> dict[str, Any]:
 
 
 def _empty(metadata: Any, parameter: Tensor) -> Tensor:
-    """Returns an empty tensor to read into, sharded like the parameter if it has the same shape."""
+    """Returns an empty tensor to read into, split over the processes as the optimizer's tensor was."""
     if not isinstance(metadata, TensorStorageMetadata):
         raise CheckpointCorrupt(f"the checkpoint's {OPTIMIZER} holds an entry that is not a tensor")
     size, dtype = metadata.size, metadata.properties.dtype
-    if isinstance(parameter, DTensor) and size == parameter.shape:
-        return zeros(*size, dtype=dtype, device_mesh=parameter.device_mesh, placements=parameter.placements)
+    if isinstance(parameter, DTensor) and size:
+        placements = placements_of(size, parameter)
+        return zeros(*size, dtype=dtype, device_mesh=parameter.device_mesh, placements=placements)
     return torch.zeros(size, dtype=dtype)
+
+
+def placements_of(shape: torch.Size, parameter: DTensor) -> Sequence[Placement]:
+    """Returns how an optimizer's tensor of this shape is split over the processes: as its parameter, or not at all.
+
+    Adafactor's means of rows and columns, for example, are whole in every process.
+    """
+    return parameter.placements if shape == parameter.shape else [Replicate()] * parameter.device_mesh.ndim
 
 
 def _save(state: dict[str, Any], folder: Path) -> None:

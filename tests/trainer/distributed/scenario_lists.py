@@ -131,8 +131,12 @@ OF_FSDP_1: dict[str, dict[str, Any]] = {
     "fsdp 1: merged": {"run": "merged", "name": "fsdp-1-merged", **_FSDP_1},
     "fsdp 1: counted": {"run": "counted", "name": "fsdp-1-counted", **_FSDP_1},
     "fsdp 1: averaged": {"run": "averaged", "name": "fsdp-1-ema", **_FSDP_1},
-    "fsdp 2: adagrad": {"run": "resumed", "name": "fsdp-adagrad", "optim": "adagrad", "at": 4, "fsdp": True},
     "fsdp 1: adagrad": {"run": "resumed", "name": "fsdp-1-adagrad", "optim": "adagrad", "at": 4, **_FSDP_1},
+    "fsdp 2: adagrad": {"run": "resumed", "name": "fsdp-adagrad", "optim": "adagrad", "at": 4, "fsdp": True},
+    "fsdp 2: adafactor": {"run": "resumed", "name": "fsdp-adafactor", "optim": "adafactor", "at": 4, "fsdp": True},
+    "fsdp 2 in pieces: adafactor": {
+        "run": "resumed", "name": "fsdp-pieces-adafactor", "optim": "adafactor", "at": 4,
+        **STRATEGIES["fsdp 2 in pieces"]},
     "fsdp 1: adafactor": {"run": "trained", "name": "fsdp-1-adafactor", "optim": "adafactor", **_FSDP_1},
     "fsdp 1: schedule free": {
         "run": "trained", "name": "fsdp-1-free", "optim": "schedule_free_adamw", "lr_scheduler_type": "constant",

@@ -5,6 +5,7 @@ Curves are equal, resumes are exact, and checkpoints continue on another number 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,20 @@ def test_a_run_resumed_within_an_epoch_is_bit_identical(results: Results, strate
         assert first["losses"] + rest["losses"] == whole["losses"]
         assert first["norms"] + rest["norms"] == whole["norms"]
         assert rest["weights"] == whole["weights"]
+
+
+@pytest.mark.parametrize(
+    "name", ["fsdp 1: adagrad", "fsdp 2: adagrad", "fsdp 2: adafactor", "fsdp 2 in pieces: adafactor"]
+)
+def test_an_optimizer_whose_state_is_not_made_like_adamws_is_sharded_and_resumed(
+    results: Results, tmp_path: Path, name: str
+) -> None:
+    single_run = scenarios.trained(tmp_path, name="one", optim=name.split(": ")[1])
+
+    for rank_run in results(name):
+        scenarios.assert_same_run(rank_run["whole"], single_run)
+        assert rank_run["rest"]["losses"] == rank_run["whole"]["losses"][4:]
+        assert rank_run["rest"]["weights"] == rank_run["whole"]["weights"]
 
 
 @strategies

@@ -23,17 +23,6 @@ def test_an_uneven_number_of_batches_under_fsdp_1_gives_the_losses_of_ddp(result
         assert rank_run["losses"] == pytest.approx(expected["losses"], rel=1e-5)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp 1", "fsdp 2"])
-def test_an_optimizer_that_has_a_state_before_its_first_step_is_sharded(
-    results: Results, tmp_path: Path, strategy: str
-) -> None:
-    single_run = scenarios.trained(tmp_path, name="adagrad", optim="adagrad")
-
-    for rank_run in results(f"{strategy}: adagrad"):
-        scenarios.assert_same_run(rank_run["whole"], single_run)
-        assert rank_run["rest"]["losses"] == rank_run["whole"]["losses"][4:]
-
-
 def test_fsdp_1_continues_a_sharded_checkpoint_of_fsdp_2(results: Results, tmp_path: Path) -> None:
     single_run = scenarios.trained(tmp_path, name="whole", text=True)
     first = results("fsdp 1: from pieces")[0]["losses"]
