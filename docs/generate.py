@@ -353,6 +353,11 @@ DIFFERENCES = (
         "A bar fills a log file with control characters.",
     ),
     (
+        "A resume reads a stream from its beginning, and drops the samples that were trained on.",
+        "A stream with `state_dict` continues at its stored position. A shuffle buffer of `datasets` is filled again, with later samples.",
+        "Reading a long stream again takes hours.",
+    ),
+    (
         "A resume computes its position from full epochs, also if a callback ended epochs early.",
         "It continues at the stored position.",
         "No sample is trained on twice.",
