@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from footplate.contract.fields import InternalMessage, Resource
+from footplate.contract.fields import Resource
 from footplate.contract.ids import JobId
 
 SERVICE_SOURCE = -1
@@ -50,18 +50,6 @@ KEPT = frozenset({Kind.STATE, Kind.EVAL, Kind.CHECKPOINT, Kind.DO, Kind.DONE})
 """The kinds of events that are never dropped. A supervisor syncs them to the disk at once."""
 
 METRIC_KINDS = frozenset({Kind.LOG, Kind.EVAL})
-
-
-class WorkerEvent(InternalMessage):
-    """An event as a worker writes it to its journal and sends it through Redis."""
-
-    seq: int = Field(ge=1)
-    rank: int = 0
-    kind: Kind
-    at: str
-    step: int | None = None
-    epoch: float | None = None
-    data: dict[str, Any] = Field(default_factory=dict)
 
 
 class Event(Resource):

@@ -246,7 +246,7 @@ class EventBatch(ProtocolMessage, RunningAttempt):
     first: int = 1
     """The number (`seq`) of the oldest event that the journal still has. Older events that are not in SQL are lost."""
     events: list[dict[str, Any]]
-    """The events, each in the form of WorkerEvent."""
+    """The events, each with `seq`, `rank`, `kind`, `at`, `step`, `epoch` and `data`."""
 
 
 ToControl = Annotated[Claim | AttemptBeat | NodeBeat, Field(discriminator="type")]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from footplate.contract.events import CheckpointData, DoneData, Kind, WorkerEvent
+from footplate.contract.events import CheckpointData, DoneData, Kind
 from footplate.contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
 from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import StopMode
@@ -35,7 +35,7 @@ from service.store import attempts, events, jobs, queue
 from service.store.database import Database
 from service.store.rows import EventRow, JobRow, SourceRow
 from service.store.times import text_of
-from tests.support.factories import make_spec
+from tests.support.factories import WorkerEvent, make_spec
 
 T = TypeVar("T")
 SETTINGS = ServiceSettings(retry_backoff_seconds=0)

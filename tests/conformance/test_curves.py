@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from footplate.contract.events import Kind, WorkerEvent, json_safe
+from footplate.contract.events import Kind, json_safe
 from footplate.contract.ids import JobId
 from footplate.contract.resources.history import Series
 from service.events.curves import FAN, MAX_NAMES
@@ -22,6 +22,7 @@ from service.store.rows import CheckpointRow
 from service.store.tables import curve_buckets, curves
 from service.store.times import text_of
 from tests.conformance.acting import Stage, Worker
+from tests.support.factories import WorkerEvent
 
 
 def send_logs(worker: Worker, rows: list[dict[str, Any]], first_step: int = 1) -> None:

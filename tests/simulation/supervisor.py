@@ -6,11 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from footplate.contract import keys
-from footplate.contract.events import KEPT, DoneData, Ending, Failure, Kind, WorkerEvent
+from footplate.contract.events import KEPT, DoneData, Ending, Failure, Kind
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Grant, Stop
 from service.store.times import text_of
 from tests.simulation.training import Event, Training
+from tests.support.factories import WorkerEvent
 from worker.attempt.control_link import Sender
 from worker.attempt.journal import Journal, JournalName
 from worker.redis_client import REDIS_ERRORS

@@ -1,11 +1,26 @@
-"""Makes the smallest valid spec and event."""
+"""Makes the smallest valid spec and event, and has the form in which a worker sends events."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from footplate.contract.events import Kind, WorkerEvent, now_text
+from pydantic import Field
+
+from footplate.contract.events import Kind, now_text
+from footplate.contract.fields import InternalMessage
 from footplate.contract.spec import JobSpec
+
+
+class WorkerEvent(InternalMessage):
+    """An event as a worker writes it to its journal and sends it through Redis."""
+
+    seq: int = Field(ge=1)
+    rank: int = 0
+    kind: Kind
+    at: str
+    step: int | None = None
+    epoch: float | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
 
 
 def make_spec(**changes: Any) -> JobSpec:
