@@ -21,7 +21,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from footplate.contract.host.linux import try_lock
-from footplate.contract.host.user import User, remove_public_files, take_files_back
+from footplate.contract.host.user import User, change_owner, remove_public_files
 from footplate.contract.ids import JobId
 
 LOCKS = Path("/run/footplate-users")
@@ -74,7 +74,7 @@ class ReservedUser:
         text = os.pread(self.lock, os.fstat(self.lock).st_size, 0).decode(errors="replace")
         for line in text.splitlines():
             with suppress(OSError):
-                take_files_back(Path(line), self.user)
+                change_owner(Path(line), self.user.uid, os.geteuid(), os.getegid())
         remove_public_files(self.user)
         os.ftruncate(self.lock, 0)
 

@@ -17,7 +17,7 @@ import pytest
 
 from footplate.contract.errors import SettingsError
 from footplate.contract.host.node_folder import NodeFolder
-from footplate.contract.host.user import User, give, make_writable_folder, take_files_back
+from footplate.contract.host.user import User, change_owner, give, make_writable_folder
 from footplate.contract.ids import JobId
 from footplate.contract.layout import PASSED_ONLY
 from tests.support.processes import REPOSITORY
@@ -206,7 +206,7 @@ def test_root_takes_over_files_of_training_but_not_the_targets_of_links(tmp_path
     os.chown(foreign, 64_124, 64_124)
     foreign.chmod(0o600)
 
-    take_files_back(folder, USER)
+    change_owner(folder, USER.uid, os.geteuid(), os.getegid())
 
     assert {path.lstat().st_uid for path in (folder, *folder.rglob("*"))} == {0, 64_124}
     assert (folder / "outputs" / "model").stat().st_mode & 0o7777 == 0o755

@@ -213,15 +213,11 @@ def listen(folder: Path) -> socket.socket:
 def send_start(
     connection: socket.socket, start: Start, order: Order, events: int, stop: int, stdout: int, stderr: int, *more: int
 ) -> None:
-    memory = os.memfd_create("footplate-order", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(memory), "wb") as file:
-            file.write(order.model_dump_json().encode())
-        os.lseek(memory, 0, os.SEEK_SET)
+    with os.fdopen(os.memfd_create("footplate-order", os.MFD_CLOEXEC), "w+b") as memory:
+        memory.write(order.model_dump_json().encode())
+        memory.seek(0)  # also writes what is buffered
         message = start.model_dump_json().encode()
-        socket.send_fds(connection, [message], [memory, events, stop, stdout, stderr, *more])
-    finally:
-        os.close(memory)
+        socket.send_fds(connection, [message], [memory.fileno(), events, stop, stdout, stderr, *more])
 
 
 def libraries_of(spec: JobSpec) -> tuple[str, ...]:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from footplate.contract.host.linux import try_lock
 from footplate.contract.ids import NodeId
+from footplate.contract.safe_paths import folder_below
 
 LONGEST = 60
 """The longest path of a temporary folder. Data workers make sockets below it, whose paths have at most 107 bytes."""
 YOUNG_SECONDS = 5.0
 """The age below which a folder is not removed, because its supervisor may not have locked it yet."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -30,14 +30,13 @@ def scratch(node: NodeId, parent: Path | None = None) -> Iterator[str]:
     """Makes a locked folder below the temporary folder or `parent`, and removes it at the end."""
     root = parent or temporary()
     root.mkdir(parents=True, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix=_prefix(node), dir=root)
-    fd = os.open(folder, _FOLDER)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield folder
-    finally:
-        remove(Path(folder))
-        os.close(fd)
+    folder = Path(tempfile.mkdtemp(prefix=_prefix(node), dir=root))
+    with folder_below(root, folder.name) as fd:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield str(folder)
+        finally:
+            remove(folder)
 
 
 def sweep(node: NodeId, parent: Path | None = None) -> None:
@@ -63,11 +62,8 @@ def remove(folder: Path) -> None:
 
 
 def _is_held(folder: Path) -> bool:
-    fd = os.open(folder, _FOLDER)
-    try:
+    with folder_below(folder.parent, folder.name) as fd:
         return not try_lock(fd)
-    finally:
-        os.close(fd)
 
 
 def _prefix(node: NodeId) -> str:

@@ -2,7 +2,7 @@
 
 The supervisor calls `make_writable_folder`, `give` and `give_fetched_files` for folders that training writes to. A
 child of the warm parent calls `become`, before it reads its order. When training has ended, the supervisor calls
-`take_files_back`, which makes root the owner of training's files, and `remove_public_files`.
+`change_owner`, which makes root the owner of training's files, and `remove_public_files`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict
 
 from footplate.contract.host.linux import no_new_privileges, remove_ipc
 from footplate.contract.layout import PASSED_ONLY
+from footplate.contract.safe_paths import folder_below
 
 NOBODY = 60_599
 """A uid that no user has."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class User(BaseModel):
@@ -66,7 +66,7 @@ def give(folder: Path, user: User, group: int | None = None) -> None:
 
     A folder that another user owns does not change, because another node's training may use it already.
     """
-    handle = os.open(folder, _FOLDER)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(handle).st_uid == os.geteuid():
             os.fchown(handle, user.uid, user.gid if group is None else group)
@@ -110,13 +110,9 @@ def close_to_lists(root: Path, names: Iterable[str]) -> None:
     if root.stat().st_uid != os.geteuid():
         return
     for name in names:
-        with suppress(FileNotFoundError):
-            handle = os.open(root / name, _FOLDER)
-            try:
-                if os.fstat(handle).st_uid == os.geteuid():
-                    os.fchmod(handle, PASSED_ONLY)
-            finally:
-                os.close(handle)
+        with suppress(FileNotFoundError), folder_below(root, name) as handle:
+            if os.fstat(handle).st_uid == os.geteuid():
+                os.fchmod(handle, PASSED_ONLY)
 
 
 def give_fetched_files(root: Path, below: PurePosixPath, user: User) -> None:
@@ -133,18 +129,11 @@ def give_fetched_files(root: Path, below: PurePosixPath, user: User) -> None:
                 path.chmod(0o755 if path.is_dir() else 0o644)
 
 
-def take_files_back(folder: Path, user: User) -> None:
-    """Makes root the owner of training's files, which all users may then read, and none may change.
-
-    All processes of training's user must have ended, because they could replace files by links meanwhile.
-    """
-    change_owner(folder, user.uid, os.geteuid(), os.getegid())
-
-
 def change_owner(folder: Path, old_uid: int, uid: int, gid: int) -> None:
-    """Changes the owner of a folder and of all files in it that belong to `old_uid`.
+    """Changes the owner of a folder and of all files in it that belong to `old_uid`. All users may then read them.
 
-    Links are not followed. Hard links to files of other users do not change.
+    Links are not followed. Hard links to files of other users do not change. All processes of training's user must have
+    ended, because they could replace files by links meanwhile.
     """
     for _, folders, names, at in os.fwalk(folder, follow_symlinks=False):
         for name in (*names, *folders):
