@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from footplate.contract.fields import Resource
 from footplate.contract.ids import JobId
@@ -105,15 +105,6 @@ class CheckpointData(BaseModel):
     """Paths of older checkpoints that rotation removed after this one was committed."""
 
 
-class Change(BaseModel):
-    """The change of one argument of training."""
-
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
-
-    was: Any = Field(alias="from")
-    now: Any = Field(alias="to")
-
-
 class DoData(BaseModel):
     """`do`: a live command.
 
@@ -131,7 +122,7 @@ class DoData(BaseModel):
     save: bool = False
     evaluate: bool = False
     set: dict[str, Any] = Field(default_factory=dict)
-    """Values by argument. In the request these are new values, and in the result each is a Change."""
+    """Values by argument. In the request these are new values, and in the result each has `from` and `to`."""
     refused: dict[str, str] = Field(default_factory=dict)
     """Reasons by argument, for changes that could not be made."""
 

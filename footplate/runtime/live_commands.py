@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from torch.optim.lr_scheduler import LambdaLR
 
-from footplate.contract.events import Change, DoData, Kind
+from footplate.contract.events import DoData, Kind
 from footplate.contract.host.launch import COMMANDS_AT
 from footplate.contract.messages import Command
 from footplate.runtime.emit import EventSocket
@@ -182,7 +182,7 @@ class LiveCommands(TrainerCallback):
         data = DoData(
             status=status, message=_sentence(saves, evaluates, changed, refusals, self.run), asked=command.no,
             save=saves, evaluate=evaluates, refused=refusals,
-            set={name: Change(was=was, now=now) for name, (was, now) in changed.values.items()},
+            set={name: {"from": was, "to": now} for name, (was, now) in changed.values.items()},
         )  # fmt: skip
         self._event_socket.send(Kind.DO, data.model_dump(exclude_defaults=True), state.global_step, state.epoch)
 

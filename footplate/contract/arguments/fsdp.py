@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,10 +105,7 @@ class FsdpConfig:
         return settings
 
 
-_TRUTHS = (
-    "cpu_offload", "activation_checkpointing", "forward_prefetch", "use_orig_params", "sync_module_states",
-    "limit_all_gathers",
-)  # fmt: skip
+_TRUTHS = tuple(field.name for field in fields(FsdpConfig) if field.type == "bool")
 _KNOWN = (
     "version", "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params",
     "state_dict_type", "backward_prefetch", *_TRUTHS,
