@@ -7,22 +7,23 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import IO
 from urllib.error import URLError
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from footplate.contract.events import now_text
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.lifecycle import NODE_BEGINS
 from footplate.local.first_job import open_without_proxy, request
 from footplate.local.home import Home, hold, record_holder
 from footplate.local.processes import Child, Children, Failed, Program, Stopped, StopSignals, python
-from footplate.local.redis import redis_for
+from footplate.local.redis import answers, redis_program, redis_socket
 
 DEFAULT_PORT = 8080
 START_SECONDS = 60.0
@@ -66,6 +67,7 @@ class Launcher:
 
     def __init__(self, home: Home, options: Options, children: Children) -> None:
         self.home, self.options, self.children = home, options, children
+        self.exits = ExitStack()
         self.nodes: list[Child] = []
         self.first_job: subprocess.Popen[bytes] | None = None
         self.env = environment(home, options)
@@ -88,10 +90,12 @@ class Launcher:
         """Starts Redis, unless the environment names one."""
         if os.environ.get("FOOTPLATE_REDIS"):
             return
-        redis = redis_for(self.home, dict(os.environ))
-        child = self.children.start(redis.program)
-        self.children.wait_until(redis.answers, child, timeout_seconds=START_SECONDS, milestone="Redis answered")
-        self.env["FOOTPLATE_REDIS"] = redis.url
+        path = self.exits.enter_context(redis_socket(self.home))
+        child = self.children.start(redis_program(self.home, path, dict(os.environ)))
+        self.children.wait_until(
+            partial(answers, path), child, timeout_seconds=START_SECONDS, milestone="Redis answered"
+        )
+        self.env["FOOTPLATE_REDIS"] = f"unix://{quote(str(path))}"
 
     def start_nodes(self) -> None:
         for number in range(1, self.options.nodes + 1):
@@ -152,7 +156,7 @@ class Launcher:
 
         A child that dies meanwhile ends the start, because it would die again.
         """
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        started_at = now_text()
         printed_sentences: set[tuple[str, str]] = set()
 
         def is_ready() -> bool:
@@ -212,6 +216,7 @@ class Launcher:
         for child in reversed(self.children.all):
             if child not in self.nodes:
                 self.children.drain([child])
+        self.exits.close()
 
 
 def environment(home: Home, options: Options) -> dict[str, str]:

@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from redis import AuthenticationError, Redis
+from redis import Redis
 
 from footplate.local.home import Home
-from footplate.local.redis import redis_for
+from footplate.local.redis import answers, redis_program, redis_socket
 from footplate.local.up import welcome
 from tests.local.conftest import Up
 from tests.support.processes import REPOSITORY, Process, Processes, children, is_alive, processes_using, until
@@ -242,19 +242,20 @@ def test_a_service_that_accepts_other_machines_prints_its_host_name(
     assert f"http://{socket.gethostname()}:8080/" in welcome("http://127.0.0.1:8080", Home(tmp_path), {})
 
 
-def test_redis_on_a_port_needs_a_password(tmp_path: Path, processes: Processes) -> None:
-    """A long path of the home leaves no room for a socket, and other users can connect to a port."""
+def test_redis_has_a_private_socket_and_no_port_if_the_home_has_a_long_path(
+    tmp_path: Path, processes: Processes
+) -> None:
     home = Home(tmp_path / ("long" * 20))
     home.run.mkdir(parents=True)
-    redis = redis_for(home, dict(os.environ))
-    processes.start(*redis.program.argv, name="redis")
-    until(redis.answers, within=60, what="Redis answers")
 
-    with Redis.from_url(redis.url) as node:
-        assert node.ping()
-    with Redis.from_url(redis.url.replace(redis.password, "")) as stranger, pytest.raises(AuthenticationError):
-        stranger.ping()
-    assert redis.password not in " ".join(redis.program.argv)
+    with redis_socket(home) as path:
+        processes.start(*redis_program(home, path, dict(os.environ)).argv, name="redis")
+        until(lambda: answers(path), within=60, what="Redis answers")
+
+        with Redis(unix_socket_path=str(path)) as node:
+            assert node.config_get("port") == {"port": "0"}
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert not path.parent.exists()
 
 
 @pytest.mark.parametrize(("proxy", "is_bypassed"), [("http://proxy:1", True), ("", False)])
