@@ -180,7 +180,7 @@ class Jobs(Blocking[AsyncJobs]):
 
     def list(self, *, limit: int | None = None, **filters: Unpack[Filters]) -> Listing[Job]:
         """Returns jobs, newest first, at most `limit`. Pages are requested as they are needed."""
-        return Listing(map(Job, iterate(self._twin.pages(limit, filters))), job_table)
+        return Listing((Job(twin) async for twin in self._twin.pages(limit, filters)), job_table)
 
 
 class Files(Blocking[AsyncFiles]):

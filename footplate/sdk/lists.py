@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import count, islice
+from itertools import count
 from typing import Any, Generic, TypeVar, overload
 
 from footplate.errors import Unreachable
 from footplate.sdk.notebook import optional
+from footplate.sdk.wire import run
 
 T = TypeVar("T")
 SHOWN = 20
@@ -40,39 +40,34 @@ class Table(list[T]):
 class _Pages(Generic[T]):
     """The loaded items of a list whose pages are requested as they are needed."""
 
-    def __init__(self, html: Callable[[Sequence[T]], str]) -> None:
-        self._html = html
+    def __init__(self, items: AsyncGenerator[T, None], html: Callable[[Sequence[T]], str]) -> None:
+        self._items, self._html = items, html
         self._loaded, self._next = list[T](), 0
         self._is_interrupted = False
 
-    @contextmanager
-    def _loading(self) -> Iterator[None]:
-        """Refuses to load more after an error, which has ended the items' generator. The list would look complete."""
-        if self._is_interrupted:
-            raise Unreachable(
-                f"only {len(self._loaded)} items of this list were loaded, because a request failed or was interrupted",
-                hint="request the list again",
-            )
-        try:
-            yield
-        except BaseException:
-            self._is_interrupted = True
-            raise
+    async def _load(self, needed: int | None) -> None:
+        """Loads the first `needed` items, or all items if `needed` is None.
+
+        Refuses to load more after an error, which has ended the items' generator. The list would look complete.
+        """
+        while needed is None or len(self._loaded) < needed:
+            if self._is_interrupted:
+                raise Unreachable(
+                    f"only {len(self._loaded)} items of this list were loaded, because a request failed or was "
+                    "interrupted",
+                    hint="request the list again",
+                )
+            try:
+                self._loaded.append(await anext(self._items))
+            except StopAsyncIteration:
+                return
+            except BaseException:
+                self._is_interrupted = True
+                raise
 
 
 class Listing(_Pages[T], Sequence[T]):
     """A list that loads its pages as they are needed. `len()` and negative indices load all of them."""
-
-    def __init__(self, items: Iterator[T], html: Callable[[Sequence[T]], str]) -> None:
-        super().__init__(html)
-        self._items = items
-
-    def _load(self, needed: int | None) -> None:
-        """Loads the first `needed` items, or all items if `needed` is None."""
-        missing_count = None if needed is None else needed - len(self._loaded)
-        if missing_count is None or missing_count > 0:
-            with self._loading():
-                self._loaded.extend(islice(self._items, missing_count))
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -84,28 +79,28 @@ class Listing(_Pages[T], Sequence[T]):
         ends = (index.start, index.stop) if isinstance(index, slice) else (index, index + 1)
         is_backwards = isinstance(index, slice) and (index.step or 1) < 0
         needs_all = is_backwards or any(end is not None and end < 0 for end in ends) or ends[1] is None
-        self._load(None if needs_all else ends[1])
+        run(self._load(None if needs_all else ends[1]))
         return self._loaded[index]
 
     def __len__(self) -> int:
-        self._load(None)
+        run(self._load(None))
         return len(self._loaded)
 
     def __bool__(self) -> bool:
-        self._load(1)
+        run(self._load(1))
         return bool(self._loaded)
 
     def __iter__(self) -> Iterator[T]:
         # Sequence's own loop would take an IndexError of a request for the end of the list.
         for index in count():
-            self._load(index + 1)
+            run(self._load(index + 1))
             if index == len(self._loaded):
                 return
             yield self._loaded[index]
 
     def __next__(self) -> T:
         """Returns the next item of the list. `next(client.jobs.list())` is the newest job."""
-        self._load(self._next + 1)
+        run(self._load(self._next + 1))
         if self._next == len(self._loaded):
             raise StopIteration
         self._next += 1
@@ -124,18 +119,16 @@ class Listing(_Pages[T], Sequence[T]):
 class AsyncListing(_Pages[T]):
     """A list for `async for`, page by page. `await` loads all of it. Each loop begins with the first item."""
 
-    def __init__(self, items: AsyncGenerator[T, None], html: Callable[[Sequence[T]], str]) -> None:
-        super().__init__(html)
-        self._items = items
-
     async def __aiter__(self) -> AsyncGenerator[T, None]:
-        index = 0
-        while await self._has(index):
+        for index in count():
+            await self._load(index + 1)
+            if index == len(self._loaded):
+                return
             yield self._loaded[index]
-            index += 1
 
     async def __anext__(self) -> T:
-        if not await self._has(self._next):
+        await self._load(self._next + 1)
+        if self._next == len(self._loaded):
             raise StopAsyncIteration
         self._next += 1
         return self._loaded[self._next - 1]
@@ -144,16 +137,8 @@ class AsyncListing(_Pages[T]):
         return self._all().__await__()
 
     async def _all(self) -> Table[T]:
-        return Table([item async for item in self], self._html)
-
-    async def _has(self, index: int) -> bool:
-        """Returns True if the list has an item at this index, which is then loaded."""
-        if index == len(self._loaded):
-            with self._loading():
-                async for item in self._items:
-                    self._loaded.append(item)
-                    break
-        return index < len(self._loaded)
+        await self._load(None)
+        return Table(self._loaded, self._html)
 
     async def aclose(self) -> None:
         await self._items.aclose()

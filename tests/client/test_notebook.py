@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,14 @@ async def test_last_is_the_newest_job() -> None:
     assert wire.requests[0].url.params["limit"] == "1"
 
 
+async def aiter_of(items: Iterable[int]) -> AsyncGenerator[int, None]:
+    for item in items:
+        yield item
+
+
 def test_a_list_loads_only_the_pages_that_are_needed() -> None:
     numbers = count()
-    listing = Listing((next(numbers) for _ in range(10)), html=str)
+    listing = Listing(aiter_of(next(numbers) for _ in range(10)), html=str)
 
     assert (next(listing), listing[2], listing[1:3], bool(listing)) == (0, 2, [1, 2], True)
     assert next(numbers) == 3
@@ -102,7 +107,7 @@ async def test_a_list_whose_loading_failed_does_not_look_complete() -> None:
     more = answer(200, {"data": [named("a")], "next_cursor": "further"})
     refusal = answer(403, {"code": "forbidden", "detail": "the key was changed"})
     jobs = AsyncJobs(FakeWire(more, refusal), 0.0)
-    listing, numbers = jobs.list(), Listing((1 // number for number in (1, 0, 1)), html=str)
+    listing, numbers = jobs.list(), Listing(aiter_of(1 // number for number in (1, 0, 1)), html=str)
 
     with pytest.raises(ApiError):
         await listing
@@ -117,7 +122,7 @@ async def test_a_list_whose_loading_failed_does_not_look_complete() -> None:
 
 
 def test_a_loop_over_a_list_raises_the_index_error_of_a_request() -> None:
-    def items() -> Iterator[int]:
+    async def items() -> AsyncGenerator[int, None]:
         yield 1
         raise IndexError
 
@@ -126,7 +131,7 @@ def test_a_loop_over_a_list_raises_the_index_error_of_a_request() -> None:
 
 
 def test_a_slice_of_a_list_may_go_backwards() -> None:
-    assert Listing(iter(range(10)), html=str)[5:2:-1] == [5, 4, 3]
+    assert Listing(aiter_of(range(10)), html=str)[5:2:-1] == [5, 4, 3]
 
 
 async def test_await_loads_all_jobs_of_an_asynchronous_list() -> None:
