@@ -237,8 +237,7 @@ def parity_page() -> str:
         for instead in dict.fromkeys(values.values())
     ]
     older = [
-        f"| `{name}` | {'mapped' if isinstance(entry, RenamedArgument) else 'declined'} | "
-        f"{one_line(entry.now if isinstance(entry, RenamedArgument) else entry.instead)} |"
+        f"| `{name}` | {'mapped' if isinstance(entry, RenamedArgument) else 'declined'} | {one_line(entry.instead)} |"
         for name, entry in sorted(LEGACY.items())
     ]
     methods = [f"| `{name}` | {one_line(instead)} |" for name, instead in NEVER_CALLED.items()]

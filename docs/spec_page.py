@@ -19,8 +19,9 @@ from footplate.contract.components import Catalogue
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.fields import PATTERNS, Group
 from footplate.contract.machine import STRATEGIES, Resources, Retry
+from footplate.contract.schema import job_schema
 from footplate.contract.short_forms import READERS, long_form
-from footplate.contract.spec import JobSpec, job_schema
+from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import (
     Bundle,
     Component,

@@ -212,7 +212,7 @@ def invalid_query(errors: Iterable[Any]) -> InvalidQuery:
     problems = []
     for error in errors:
         pointer = pointer_to(*map(str, error["loc"]))
-        explained = explain.problem(pointer, error["type"], error.get("ctx", {}), error["input"], error["msg"])
+        explained = explain.problem(pointer, error)
         problems.append(Problem(pointer, "invalid_parameter", explained.detail, explained.hint))
     return InvalidQuery(problems)
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from footplate.contract.body import MAX_PROBLEMS, pointer_to
 from footplate.contract.errors import Problem, did_you_mean
@@ -45,13 +46,13 @@ def explain(
     error: ValidationError,
     *,
     path: Callable[[Path], Path],
-    model_at: Callable[[Path], type[BaseModel] | None],
+    model_at: Callable[[Path], type[BaseModel] | None] = lambda path: None,
     elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Problem]:
     """Yields a problem for each error.
 
-    `path` removes union tags from pydantic's paths. `model_at` returns the model at a path. `elsewhere` maps names of
-    fields that users often put into the wrong object to the right place, for the hint.
+    `path` removes union tags from pydantic's paths. `model_at` returns the model at a path, if there is one.
+    `elsewhere` maps names of fields that users often put into the wrong object to the right place, for the hint.
     """
     for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
         pointer = pointer_to(*path(detail["loc"])).removesuffix("/[key]")
@@ -63,11 +64,12 @@ def explain(
             text = f"no field is named {name[:80]!r}{known_fields}"
             yield Problem(pointer, "unknown_field", text, hint, tuple(field_names))
         else:
-            yield problem(pointer, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])
+            yield problem(pointer, detail)
 
 
-def problem(pointer: str, kind: str, context: dict[str, Any], value: object, message: str) -> Problem:
+def problem(pointer: str, detail: ErrorDetails) -> Problem:
     """Returns one of pydantic's errors as a problem."""
+    kind, context, value, message = detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"]
     if kind == "missing":
         return Problem(pointer, "missing", "this field is required")
     if kind in BOUNDS:

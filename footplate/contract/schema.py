@@ -8,18 +8,20 @@ from pydantic import TypeAdapter
 
 from footplate.contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments
 from footplate.contract.arguments.argument_fields import GenerationFields
-from footplate.contract.arguments.legacy import LEGACY, RemovedArgument, instead_of
+from footplate.contract.arguments.legacy import LEGACY, RemovedArgument
 from footplate.contract.help_texts import meanings
 from footplate.contract.machine import STRATEGIES
+from footplate.contract.spec import JobSpec
 
 Schema = dict[str, Any]
 
 
-def with_short_forms(schema: Schema, reference: str) -> Schema:
-    """Returns the schema of the long form with the short forms added, without the fields that the server sets.
+def job_schema(reference: str = "#/$defs/{model}") -> Schema:
+    """Returns the JSON Schema of a job spec, with every field's meaning, the short forms and the training arguments.
 
-    `reference` is the form of the schema's pointers to its definitions.
+    Fields that the server sets are left out. `reference` is the form of a pointer to one of the schema's definitions.
     """
+    schema = JobSpec.model_json_schema(ref_template=reference)
     definitions: dict[str, Schema] = schema["$defs"]
     training = definitions["TrainingArguments"]
     training["properties"] = _training(training["properties"])
@@ -57,7 +59,7 @@ def _training(properties: Schema) -> Schema:
 
 def _older(name: str) -> Schema:
     old = LEGACY[name]
-    described: Schema = {"deprecated": True, "description": f"An older name. Instead: {instead_of(name)}."}
+    described: Schema = {"deprecated": True, "description": f"An older name. Instead: {old.instead}."}
     return {**described, "enum": list(old.neutral)} if isinstance(old, RemovedArgument) else described
 
 

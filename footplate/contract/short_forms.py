@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from footplate.contract.arguments.accelerate_config import unfold
-from footplate.contract.arguments.legacy import instead_of, modernized
+from footplate.contract.arguments.legacy import LEGACY, modernized
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.body import keys_of, pointer_to
 from footplate.contract.errors import Problem
@@ -118,7 +118,7 @@ def _modern(training: Json, long: LongForm) -> Json:
     """Returns `training` with older names replaced. Adds their problems and their pointers to `long`."""
     modern = modernized(training)
     for name in modern.declined:
-        detail, hint = f"{name} no longer exists, so its value cannot be applied", f"instead: {instead_of(name)}"
+        detail, hint = f"{name} no longer exists, so its value cannot be applied", f"instead: {LEGACY[name].instead}"
         long.problems.append(Problem(f"/training/{name}", "not_available_yet", detail, hint))
     for name, detail in modern.clashes.items():
         long.problems.append(Problem(f"/training/{name}", "disagreement", detail, "keep one of the two"))

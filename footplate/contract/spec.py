@@ -3,7 +3,6 @@
     accept(value)           checks the JSON of a request's body; returns the spec and where the user wrote each value
     JobSpec.parse(value)    does the same, but returns only the spec
     spec.as_json()          returns the effective spec: the long form with every default, which parses to an equal spec
-    job_schema()            returns the JSON Schema of a spec, short forms included
 
 A wrong spec raises InvalidSpec with every problem. Each problem has the pointer of the value that the user wrote.
 """
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, InstanceOf, JsonValue, ValidationError, field_serializer
 from pydantic_core import PydanticCustomError
 
-from footplate.contract.arguments import Seq2SeqTrainingArguments, TrainingArguments, changed, read_arguments, stated
+from footplate.contract.arguments import Seq2SeqTrainingArguments, TrainingArguments, changed, stated
 from footplate.contract.arguments.read import good_arguments
 from footplate.contract.body import MAX_DEPTH, MAX_PROBLEMS, is_nested, pointer_to
 from footplate.contract.errors import InvalidSpec, Problem
@@ -32,7 +31,6 @@ from footplate.contract.machine import STRATEGIES, Resources, Retry
 from footplate.contract.next_step import with_next_steps
 from footplate.contract.references import UsedComponent, components_of, texts_of
 from footplate.contract.rules import broken_rules
-from footplate.contract.schema import with_short_forms
 from footplate.contract.short_forms import LongForm, long_form
 from footplate.contract.spec_parts import (
     Bundle,
@@ -92,7 +90,7 @@ class JobSpec(Group):
     compute_metrics: Component | None = None
     """A function of your own that gets all predictions at once, as in Hugging Face's Trainer. Without this function an
     evaluation does not keep its predictions in memory."""
-    training: InstanceOf[TrainingArguments] = Field(default_factory=lambda: read_arguments({}))
+    training: InstanceOf[TrainingArguments] = Field(default_factory=lambda: good_arguments({})[0])
     """Training arguments, under the names of Hugging Face's TrainingArguments."""
     optimizers: Annotated[Many[Optimizer], Field(min_length=1, max_length=32)] | None = None
     """Several optimizers, each with its own parameters, instead of the single optimizer of `training`."""
@@ -232,8 +230,8 @@ def _training(values: object) -> tuple[TrainingArguments, list[Problem]]:
     elif len(values) > MAX_TRAINING_FIELDS:
         problem = Problem("/training", "too_long", f"must have at most {MAX_TRAINING_FIELDS} entries")
     else:
-        return good_arguments(values, pointer="/training")
-    return read_arguments({}), [problem]
+        return good_arguments(values)
+    return good_arguments({})[0], [problem]
 
 
 def _without_wrong_values(document: dict[str, Any], error: ValidationError, wrong: set[str]) -> JobSpec:
@@ -284,14 +282,6 @@ _STAND_INS: dict[Path, dict[str, Any]] = {
     ("optimizers",): {"id": "left-out", "params": [".*"], **_COMPONENT},
 }  # fmt: skip
 """The value that replaces a wrong entry of each of these lists, so that the other entries keep their indexes."""
-
-
-def job_schema(reference: str = "#/$defs/{model}") -> dict[str, Any]:
-    """Returns the JSON Schema of a job spec, with every field's meaning, the short forms and the training arguments.
-
-    `reference` is the form of a pointer to one of its definitions.
-    """
-    return with_short_forms(JobSpec.model_json_schema(ref_template=reference), reference)
 
 
 _TAGGED = {("data", "eval"): 2, ("resources", "strategy"): 2, ("loop",): 1}

@@ -16,7 +16,8 @@ from footplate.contract.lifecycle import JobState
 from footplate.contract.resources import jobs as jobs_resources
 from footplate.contract.resources.jobs import Validation
 from footplate.contract.resources.operations import Health, Ticket
-from footplate.contract.spec import Accepted, JobSpec, job_schema
+from footplate.contract.schema import job_schema
+from footplate.contract.spec import Accepted, JobSpec
 from footplate.contract.warnings import warnings_of
 from service import readiness
 from service.api.jobs import SPEC_BODY, accept_for, require_all

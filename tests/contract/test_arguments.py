@@ -12,15 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from footplate.contract.arguments import (
-    SERVER_OWNED,
-    Seq2SeqTrainingArguments,
-    TrainingArguments,
-    changed,
-    read_arguments,
-)
+from footplate.contract.arguments import SERVER_OWNED, Seq2SeqTrainingArguments, TrainingArguments, changed
 from footplate.contract.errors import InvalidSpec, NotAvailableYet, Problem
 from footplate.contract.help_texts import meanings
+from tests.support.factories import read_arguments
 
 FIELDS = [field.name for field in dataclasses.fields(TrainingArguments)]  # type: ignore[arg-type]
 

@@ -12,7 +12,8 @@ from footplate.contract.components import Catalogue, Described
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.json_schema import violations
 from footplate.contract.rows import RowForms
-from footplate.contract.spec import JobSpec, accept, job_schema
+from footplate.contract.schema import job_schema
+from footplate.contract.spec import JobSpec, accept
 from footplate.contract.warnings import warnings_of
 from tests.contract.specs import TOY, places, problems_of
 

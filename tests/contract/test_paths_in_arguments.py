@@ -10,8 +10,8 @@ import pytest
 
 from footplate.contract.arguments import Seq2SeqTrainingArguments
 from footplate.contract.arguments.not_supported import IN_SCRIPTS_ONLY, OBJECTS_ONLY, SERVER_OWNED
-from footplate.contract.arguments.read import read_arguments
 from footplate.contract.errors import InvalidSpec
+from tests.support.factories import read_arguments
 
 NAMES_A_PATH = {
     "accelerator_config", "deepspeed", "fsdp", "fsdp_config", "logging_dir", "output_dir", "resume_from_checkpoint",

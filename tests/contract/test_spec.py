@@ -12,7 +12,8 @@ from footplate.contract.errors import InvalidSpec
 from footplate.contract.json_schema import violations
 from footplate.contract.lifecycle import Reason
 from footplate.contract.machine import RetryOn
-from footplate.contract.spec import JobSpec, job_schema
+from footplate.contract.schema import job_schema
+from footplate.contract.spec import JobSpec
 from tests.contract.specs import SPECS, TOY, VALUES, places
 
 LONG = {

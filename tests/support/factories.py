@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
+from footplate.contract.arguments import TrainingArguments
+from footplate.contract.arguments.read import good_arguments
+from footplate.contract.errors import InvalidSpec
 from footplate.contract.events import Kind, now_text
 from footplate.contract.fields import InternalMessage
 from footplate.contract.spec import JobSpec
@@ -26,6 +30,14 @@ class WorkerEvent(InternalMessage):
 def make_spec(**changes: Any) -> JobSpec:
     """Returns the whole spec of a toy job. Keyword arguments replace top-level fields."""
     return JobSpec.parse({"model": "toy/mlp", "data": "toy/regression", **changes})
+
+
+def read_arguments(values: Mapping[str, object]) -> TrainingArguments:
+    """Parses the field `training` of a spec. Raises InvalidSpec with the problems of all arguments."""
+    args, problems = good_arguments(values)
+    if problems:
+        raise InvalidSpec(problems)
+    return args
 
 
 def make_worker_event(seq: int = 1, **changes: Any) -> WorkerEvent:

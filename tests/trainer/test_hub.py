@@ -16,10 +16,10 @@ from huggingface_hub import ModelCard
 
 import footplate
 from footplate.components import toy
-from footplate.contract.arguments import read_arguments
 from footplate.contract.errors import InvalidSpec
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.internals import Push
+from tests.support.factories import read_arguments
 from tests.support.hub import Hub, a_hub
 from tests.support.training import Events
 from tests.trainer import sides

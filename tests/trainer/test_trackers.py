@@ -317,7 +317,7 @@ def test_trackio_arguments_set_the_space_and_its_static_copy(
 
 
 def test_an_argument_of_trackio_without_trackio_is_refused() -> None:
-    from footplate.contract.arguments import read_arguments
+    from tests.support.factories import read_arguments
 
     message = "trackio_space_id is an option of trackio, but report_to does not name trackio"
     with pytest.raises(ValueError, match=message):

@@ -1,7 +1,6 @@
 """TrainingArguments without torch. The service validates them when a job is submitted, and the Trainer reads them."""
 
 from footplate.contract.arguments.not_supported import NOT_YET, SERVER_OWNED, NotYet
-from footplate.contract.arguments.read import read_arguments
 from footplate.contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments, changed, stated
 
 __all__ = [
@@ -11,6 +10,5 @@ __all__ = [
     "Seq2SeqTrainingArguments",
     "TrainingArguments",
     "changed",
-    "read_arguments",
     "stated",
 ]

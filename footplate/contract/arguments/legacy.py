@@ -20,7 +20,7 @@ Values = dict[str, Any]
 class RenamedArgument:
     """A removed name that has a counterpart."""
 
-    now: str
+    instead: str
     """The text that messages advise to write instead."""
     apply: Callable[[Any], Values]
     """Returns the present arguments for a value of the removed name. They may be empty."""
@@ -42,10 +42,6 @@ def _where_true(name: str, to: object) -> RenamedArgument:
     return RenamedArgument(f"{name}={to!r}", lambda value: {name: to} if value else {})
 
 
-def _nothing(why: str) -> RenamedArgument:
-    return RenamedArgument(why, lambda value: {})
-
-
 _AMP = "bf16 or fp16: torch's own autocast computes them"
 
 LEGACY: dict[str, RenamedArgument | RemovedArgument] = {
@@ -53,8 +49,10 @@ LEGACY: dict[str, RenamedArgument | RemovedArgument] = {
     "warmup_ratio": RenamedArgument("warmup_steps below 1", lambda value: {"warmup_steps": value} if value else {}),
     "group_by_length": _where_true("train_sampling_strategy", "group_by_length"),
     "no_cuda": _as("use_cpu"),
-    "use_mps_device": _nothing("nothing, because the GPU is used if there is one"),
-    "overwrite_output_dir": _nothing("nothing, because output_dir may contain files of an earlier run"),
+    "use_mps_device": RenamedArgument("nothing, because the GPU is used if there is one", lambda value: {}),
+    "overwrite_output_dir": RenamedArgument(
+        "nothing, because output_dir may contain files of an earlier run", lambda value: {}
+    ),
     "save_safetensors": RemovedArgument("nothing, because weights are always saved as safetensors", (None, True)),
     "include_inputs_for_metrics": _where_true("include_for_metrics", ["inputs"]),
     "include_tokens_per_second": _where_true("include_num_input_tokens_seen", "all"),
@@ -146,16 +144,10 @@ def translated(arguments: Mapping[str, Any]) -> Values:
     modern = modernized(arguments)
     for name, value in modern.declined.items():
         raise NotAvailableYet(
-            f"{name} no longer exists, so {name}={value!r} cannot be applied", hint=f"instead: {instead_of(name)}"
+            f"{name} no longer exists, so {name}={value!r} cannot be applied", hint=f"instead: {LEGACY[name].instead}"
         )
     for clash in modern.clashes.values():
         raise ValueError(clash)
     for name in modern.mapped:
-        warnings.warn(f"{name} is an older name: write {instead_of(name)}", FutureWarning, stacklevel=2)
+        warnings.warn(f"{name} is an older name: write {LEGACY[name].instead}", FutureWarning, stacklevel=2)
     return modern.values
-
-
-def instead_of(name: str) -> str:
-    """Returns what to write instead of a removed name."""
-    old = LEGACY[name]
-    return old.now if isinstance(old, RenamedArgument) else old.instead

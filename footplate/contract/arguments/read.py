@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -22,8 +23,8 @@ from footplate.contract.arguments.not_supported import (
 )
 from footplate.contract.arguments.training import Seq2SeqTrainingArguments, TrainingArguments
 from footplate.contract.body import pointer_to
-from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
-from footplate.contract.explain import problem, unique
+from footplate.contract.errors import Problem, did_you_mean
+from footplate.contract.explain import Path, explain, unique
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Seq2SeqTrainingArguments))
 ARGUMENT_NAMES = frozenset({*FIELDS, *NOT_YET, *IN_SCRIPTS_ONLY, *SERVER_OWNED})
@@ -44,21 +45,12 @@ OTHER_WORDS = {
 """The names that other trainers use for our arguments, for hints."""
 
 
-def read_arguments(values: Mapping[str, object]) -> TrainingArguments:
-    """Parses arguments without converting types. Raises InvalidSpec with the problems of all arguments."""
-    args, problems = good_arguments(values, pointer="/training")
-    if problems:
-        raise InvalidSpec(problems)
-    return args
-
-
-def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[TrainingArguments, list[Problem]]:
-    """Returns the arguments with all valid values, and the problems of the other values."""
+def good_arguments(values: Mapping[str, object]) -> tuple[TrainingArguments, list[Problem]]:
+    """Returns the arguments with all valid values, without converting types, and the problems of the other values."""
     problems: list[Problem] = []
     good_values: dict[str, Any] = {}
     for name, value in values.items():
-        at = pointer + pointer_to(name)
-        if refusal := _refused(name, value, at):
+        if refusal := _refused(name, value, pointer_to("training", name)):
             problems.append(refusal)
             continue
         if name not in FIELDS:
@@ -67,13 +59,13 @@ def good_arguments(values: Mapping[str, object], *, pointer: str) -> tuple[Train
         try:
             good_values[name] = _adapters()[name].validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
-            problems += unique(_problems_in(error, at))
+            problems += unique(explain(error, path=partial(_path_in, name)))
     bad_pointers = {problem.pointer for problem in problems}
     args = _unchecked(good_values)
     for clash in disagreements(args) if good_values else ():
         # A contradiction is reported only if all of its fields have valid values.
-        if not any(f"{pointer}/{name}" in bad_pointers for name in clash.fields):
-            problems.append(Problem(f"{pointer}/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
+        if not any(f"/training/{name}" in bad_pointers for name in clash.fields):
+            problems.append(Problem(f"/training/{clash.fields[0]}", "disagreement", clash.detail, clash.hint))
     vars(args)["stated_names"] = tuple(good_values)
     return args, problems
 
@@ -101,10 +93,9 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
     return None
 
 
-def _problems_in(error: ValidationError, at: str) -> Iterator[Problem]:
-    for detail in error.errors(include_url=False):
-        where = "".join(f"/{part}" for part in detail["loc"] if isinstance(part, int))
-        yield problem(at + where, detail["type"], detail.get("ctx", {}), detail["input"], detail["msg"])
+def _path_in(name: str, path: Path) -> Path:
+    """Returns the path of an error in an argument. Pydantic's own path also has names of types."""
+    return ("training", name, *(part for part in path if isinstance(part, int)))
 
 
 @functools.cache

@@ -38,7 +38,7 @@ class TrainingArguments(Fields):
         "gradient_checkpointing_kwargs", "lr_scheduler_kwargs",
     ]  # fmt: skip
 
-    # The names that a spec's `training` states. `read_arguments` sets this on the instance.
+    # The names that a spec's `training` states. `good_arguments` sets this on the instance.
     stated_names: ClassVar[tuple[str, ...] | None] = None
 
     @model_validator(mode="before")
