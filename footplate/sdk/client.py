@@ -15,10 +15,10 @@ from footplate.contract.events import Event
 from footplate.sdk.blocking import Blocking, Bundles, Files, Jobs, Keys, Webhooks, waits, yields
 from footplate.sdk.bundles import AsyncBundles
 from footplate.sdk.follow import comma_separated, follow
-from footplate.sdk.follow_many import EventPositions, HasId
+from footplate.sdk.follow_many import EventPositions
 from footplate.sdk.jobs import AsyncJobs, JobView
 from footplate.sdk.keys import AsyncKeys
-from footplate.sdk.models import Component, Health, Node, QueuedJob
+from footplate.sdk.models import Component, Health, JobInfo, Node, QueuedJob
 from footplate.sdk.notebook import plot
 from footplate.sdk.request import (
     ApiRequest,
@@ -56,7 +56,7 @@ class Operations:
 
     def stream(
         self,
-        jobs: Collection[str | HasId] | None = None,
+        jobs: Collection[str | JobView | JobInfo] | None = None,
         *,
         tag: str | None = None,
         state: str | Collection[str] | None = None,
@@ -71,7 +71,8 @@ class Operations:
         cursors = {job if isinstance(job, str) else job.id: 0 for job in jobs or ()}
         filters = {"tag": tag, "state": comma_separated(state), "kinds": comma_separated(kinds), "max_hz": max_hz}
         follows_more = jobs is None or tag is not None or state is not None
-        return follow(self._wire, "/stream", EventPositions(cursors, filters, follows_more, self._patience))
+        positions = EventPositions(cursors=cursors, filters=filters, follows_more=follows_more, patience=self._patience)
+        return follow(self._wire, "/stream", positions)
 
     async def compare(
         self,

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 from pydantic import ValidationError
@@ -22,9 +22,6 @@ from footplate.contract.events import Event, Kind
 from footplate.errors import FootplateError, WaitTimeout, of_answer
 from footplate.sdk.request import RETRIED_STATUSES, ApiRequest, pause_seconds, refusal, unreachable
 from footplate.sdk.wire import OpenAnswer, Wire
-
-if TYPE_CHECKING:
-    from footplate.sdk.follow_many import EventPositions
 
 log = logging.getLogger("footplate.client")
 
@@ -105,7 +102,7 @@ def comma_separated(names: str | Collection[str] | None) -> str | None:
 
 
 async def follow(
-    wire: Wire, path: str, position: EventPosition | EventPositions, *, was_connected: bool = False
+    wire: Wire, path: str, position: EventPosition, *, was_connected: bool = False
 ) -> AsyncGenerator[Event, None]:
     """Yields every event after `position`, once each and in order, until the job has ended.
 
@@ -262,7 +259,7 @@ class ServerSentEvents:
         return [{"events": [value]} if "no" in value else value for value in values]
 
 
-async def _frame_reader(answer: OpenAnswer, position: EventPosition | EventPositions) -> Websocket | ServerSentEvents:
+async def _frame_reader(answer: OpenAnswer, position: EventPosition) -> Websocket | ServerSentEvents:
     response = answer.response
     if response.status_code == 101:
         return Websocket(answer)
@@ -276,7 +273,7 @@ async def _frame_reader(answer: OpenAnswer, position: EventPosition | EventPosit
     raise error
 
 
-def _stream_request(wire: Wire, path: str, position: EventPosition | EventPositions) -> httpx2.Request:
+def _stream_request(wire: Wire, path: str, position: EventPosition) -> httpx2.Request:
     from websockets.utils import generate_key
 
     headers = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from footplate.contract.events import Event
-from footplate.sdk.follow import SILENCE_SECONDS, read_event
+from footplate.sdk.follow import EventPosition, read_event
 
 MOST_NAMED = 150
 """The number of jobs whose positions fit into an address. If there are more, those with the most events are named.
@@ -15,32 +15,18 @@ The events of the others are sent again after a reconnection, and are skipped by
 MOST_REMEMBERED = 10_000
 
 
-class HasId(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
 @dataclass
-class EventPositions:
-    """The positions in the histories of many jobs. `follow` uses this class like the EventPosition of one job."""
+class EventPositions(EventPosition):
+    """The positions in the histories of many jobs. Each job has its own, in `cursors` instead of `after`."""
 
-    cursors: dict[str, int]
+    cursors: dict[str, int] = field(default_factory=dict)
     """The last `no` of each job that has not ended."""
-    filters: dict[str, Any]
+    filters: dict[str, Any] = field(default_factory=dict)
     """The filters, as query parameters. A filter that is None is not sent."""
-    follows_more: bool
+    follows_more: bool = False
     """True if jobs can join by a filter, so that the stream has no end."""
-    patience: float = 600.0
     since: str | None = None
-    end: str | None = None
     ended: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def seconds_to_read(self) -> float:
-        return SILENCE_SECONDS
-
-    def check_deadline(self) -> None:
-        """Does nothing, because a stream of many jobs has no deadline."""
 
     @property
     def params(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() ->
 
 def test_a_stream_url_of_too_many_jobs_names_only_the_jobs_with_the_most_events() -> None:
     cursors = {f"job_{number:032x}": number + 1 for number in range(1000)}
-    position = EventPositions(cursors, {"tag": "mine"}, follows_more=True)
+    position = EventPositions(cursors=cursors, filters={"tag": "mine"}, follows_more=True)
 
     named_jobs = position.params["jobs"].split(",")
 
