@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import (
     JOB_HELP,
@@ -40,13 +40,6 @@ WIDTH = 32
 REDRAW_SECONDS = 0.5
 
 
-class Steps(TypedDict):
-    """The range of steps that is shown. None as a first or last step means no limit."""
-
-    first_step: int | None
-    last_step: int | None
-
-
 def add_verbs(verbs: Verbs) -> None:
     metrics = add_verb(verbs, "metrics", run_metrics, "show the metrics of a job, or compare those of several jobs")
     metrics.add_argument(
@@ -74,25 +67,23 @@ def run_metrics(options: Options) -> int:
     require_one_of(options, "--plot", "--follow")
     if options.follow and len(options.jobs) > 1:
         raise UsageError("--follow works for one job only", hint="leave --follow out, or name one job")
-    steps = Steps(first_step=options.first_step, last_step=options.last_step)
-    if None not in steps.values() and options.first_step > options.last_step:
-        raise UsageError(
-            f"--first-step {options.first_step} is after --last-step {options.last_step}", hint="exchange the two"
-        )
+    first, last = options.first_step, options.last_step
+    if None not in (first, last) and first > last:
+        raise UsageError(f"--first-step {first} is after --last-step {last}", hint="exchange the two")
     client = client_of(options)
     jobs = find_all(client, options.jobs)
     if options.plot:
-        _plot(client, jobs, options, steps)
+        _plot(client, jobs, options)
     elif options.json or options.csv:
-        _every_row(jobs, options, steps)
+        _every_row(jobs, options)
     elif options.follow:
-        _follow(jobs[0], options.names, steps)
+        _follow(jobs[0], options)
     else:
-        _draw(jobs, options.names, steps)
+        _draw(jobs, options)
     return 0
 
 
-def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -> None:
+def _plot(client: Client, jobs: Sequence[Job], options: Options) -> None:
     """Draws the curves to an image file, in the format of the file name's suffix."""
     recorded_names = list(dict.fromkeys(name for job in jobs for name in job.metrics.summary()))
     names = (
@@ -100,7 +91,7 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -
         if options.names
         else [name for name in recorded_names if name in DEFAULT_METRICS] or recorded_names
     )
-    axes = client.compare(jobs, *names, **steps)
+    axes = client.compare(jobs, *names, first_step=options.first_step, last_step=options.last_step)
     try:
         axes.figure.savefig(options.plot, bbox_inches="tight")
     except ValueError as error:
@@ -108,13 +99,13 @@ def _plot(client: Client, jobs: Sequence[Job], options: Options, steps: Steps) -
     print_result(options, {"plot": options.plot}, options.plot)
 
 
-def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
+def _every_row(jobs: Sequence[Job], options: Options) -> None:
     """Prints all logs and evaluations as JSON or CSV. With several jobs, each row has the job's id."""
     rows = [({"job": job.id} if len(jobs) > 1 else {}) | row for job in jobs for row in job.metrics()]
     envelope = ("job", *ENVELOPE) if len(jobs) > 1 else ENVELOPE
     recorded_names = dict.fromkeys(name for row in rows for name in row if name not in envelope)
     columns = [*envelope, *_chosen_names(list(recorded_names), options.names)]
-    rows = [row for row in rows if _is_in_range(steps, row)]
+    rows = [row for row in rows if _is_in_range(options, row)]
     if options.json:
         for row in rows:
             print_json({name: json_safe(value) for name, value in row.items() if name in columns})
@@ -124,17 +115,17 @@ def _every_row(jobs: Sequence[Job], options: Options, steps: Steps) -> None:
     writer.writerows([row.get(name, "") for name in columns] for row in rows)
 
 
-def _is_in_range(steps: Steps, row: dict[str, Any]) -> bool:
+def _is_in_range(options: Options, row: dict[str, Any]) -> bool:
     """Returns True if a row's step is in the range. A row without a step is shown only if the range has no limits."""
-    first, last, step = steps["first_step"], steps["last_step"], row["step"]
+    first, last, step = options.first_step, options.last_step, row["step"]
     if step is None:
         return first is None and last is None
     return (first is None or step >= first) and (last is None or step <= last)
 
 
-def _curves(job: Job, names: Sequence[str], steps: Steps) -> dict[str, Series]:
-    """Returns the curves that have a point in the range."""
-    curves = job.metrics.series(*names, points=4 * WIDTH, **steps)
+def _curves(job: Job, names: Sequence[str], options: Options) -> dict[str, Series]:
+    """Returns the curves that have a point in the range of steps."""
+    curves = job.metrics.series(*names, points=4 * WIDTH, first_step=options.first_step, last_step=options.last_step)
     return {name: curve for name, curve in curves.items() if curve.y}
 
 
@@ -149,7 +140,7 @@ def _chosen_names(metric_names: Sequence[str], names_text: str | None) -> Sequen
     return names
 
 
-def _draw(jobs: Sequence[Job], names_text: str | None, steps: Steps, replaced_lines: int = 0) -> int:
+def _draw(jobs: Sequence[Job], options: Options, replaced_lines: int = 0) -> int:
     """Prints a table with the metrics of one job, or a table that compares several jobs, in place of earlier lines.
 
     Returns its number of lines.
@@ -159,32 +150,32 @@ def _draw(jobs: Sequence[Job], names_text: str | None, steps: Steps, replaced_li
     is_comparison = len(jobs) > 1
     summaries = {job.id: job.metrics.summary() for job in jobs}
     recorded_names = sorted({name for summary in summaries.values() for name in summary}, key=metric_order)
-    names = _chosen_names(recorded_names, names_text)
-    curves = {job.id: _curves(job, names if names_text else (), steps) for job in jobs}
+    names = _chosen_names(recorded_names, options.names)
+    curves = {job.id: _curves(job, names if options.names else (), options) for job in jobs}
     rows = [
         (name, *([job.name or short(job.id)] if is_comparison else []),
-         *_summary_cells(summaries[job.id][name], curves[job.id][name], steps))
+         *_summary_cells(summaries[job.id][name], curves[job.id][name], options))
         for name in names
         for job in jobs
         if name in summaries[job.id] and name in curves[job.id]
     ]  # fmt: skip
     head = ("METRIC", *(["JOB"] if is_comparison else []), *HEAD)
-    empty_text = _empty_text(bool(names), steps, "jobs have" if is_comparison else "job has")
+    empty_text = _empty_text(bool(names), options, "jobs have" if is_comparison else "job has")
     table(head, rows, empty_text, optional_columns=OPTIONAL_COLUMNS)
     return len(rows) + 1 if rows else 0
 
 
-def _empty_text(has_metrics: bool, steps: Steps, subject: str) -> str:
+def _empty_text(has_metrics: bool, options: Options, subject: str) -> str:
     if not has_metrics:
         return f"the {subject} logged no metrics yet"
-    first, last = steps["first_step"] or 0, steps["last_step"]
-    return f"the {subject} logged no metrics from step {first} {'on' if last is None else f'to {last}'}"
+    end = "on" if options.last_step is None else f"to {options.last_step}"
+    return f"the {subject} logged no metrics from step {options.first_step or 0} {end}"
 
 
-def _summary_cells(summary: MetricSummary, curve: Series, steps: Steps) -> tuple[str, ...]:
+def _summary_cells(summary: MetricSummary, curve: Series, options: Options) -> tuple[str, ...]:
     finite_points = [(y, x) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
     curve_text = sparkline([y for y, _ in finite_points], WIDTH)
-    if steps["first_step"] is None and steps["last_step"] is None:
+    if options.first_step is None and options.last_step is None:
         extreme_cells = (*_extreme_cells(summary.min), *_extreme_cells(summary.max))
         return number(summary.last.value), *extreme_cells, str(summary.count), curve_text
     # The service thins a long curve, but keeps its last point and its extremes, so these values are exact.
@@ -200,20 +191,20 @@ def _extreme_cells(extreme: Seen | None) -> tuple[str, str]:
     return ("", "") if extreme is None else (number(extreme.value), number(extreme.step))
 
 
-def _follow(job: Job, names_text: str | None, steps: Steps) -> None:
+def _follow(job: Job, options: Options) -> None:
     """Redraws the table in a terminal until the job ends. In a pipe, prints the table once, when the job has ended."""
     if not sys.stdout.isatty():
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             pass
-        _draw([job], names_text, steps)
+        _draw([job], options)
         return
     # Switches line wrapping off. `_draw` moves the cursor up by the number of lines, so a wrapped line would stay.
     print("\033[?7l", end="")
     try:
-        line_count, redraw_at = _draw([job], names_text, steps), 0.0
+        line_count, redraw_at = _draw([job], options), 0.0
         for _ in job.events(after=job.info.last_no, kinds="log,eval"):
             if time.monotonic() >= redraw_at:
-                line_count, redraw_at = _draw([job], names_text, steps, line_count), time.monotonic() + REDRAW_SECONDS
-        _draw([job], names_text, steps, line_count)
+                line_count, redraw_at = _draw([job], options, line_count), time.monotonic() + REDRAW_SECONDS
+        _draw([job], options, line_count)
     finally:
         print("\033[?7h", end="", flush=True)

@@ -33,10 +33,13 @@ MAX_PATH_CHARS = 240
 MAX_DEPTH = 16
 """The most levels of nested folders."""
 
-OURS = frozenset({"footplate"})
-OF_TRAINING = frozenset({"accelerate", "numpy", "pydantic", "safetensors", "torch", "transformers"})
-AT_EVERY_START = frozenset({"sitecustomize", "usercustomize"})
-"""Modules that Python imports at every start."""
+TAKEN = {
+    "a module of Footplate": {"footplate"},
+    "a module that Python imports at its start": {"sitecustomize", "usercustomize"},
+    "a module of Python's standard library": sys.stdlib_module_names - {"__main__"},
+    "a module that training imports": {"accelerate", "numpy", "pydantic", "safetensors", "torch", "transformers"},
+}
+"""The names that a bundle must not use for modules of its own, by the kind of module that would be hidden."""
 
 _ENCRYPTED = 0x1
 _ENTRY = b"PK\x01\x02"
@@ -185,14 +188,7 @@ def _shadows(top: str) -> Iterator[Problem]:
     name = top.split(".", 1)[0]
     if "." in top and not top.endswith((".py", ".pyc", ".so", ".pyd")):
         return
-    hidden = (
-        "a module of Footplate" if name in OURS
-        else "a module that Python imports at its start" if name in AT_EVERY_START
-        else "a module of Python's standard library" if name in sys.stdlib_module_names and name != "__main__"
-        else "a module that training imports" if name in OF_TRAINING
-        else None
-    )  # fmt: skip
-    if hidden is not None:
+    if hidden := next((kind for kind, names in TAKEN.items() if name in names), None):
         hint = f"rename it, for example my_{name.lstrip('_')}"
         yield Problem(pointer_to(top), "name_taken", f"{top!r} would hide {hidden}", hint)
 

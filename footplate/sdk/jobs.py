@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Seque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
+from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.jobs import PredictionList
 from footplate.errors import JobCancelled, JobFailed
 from footplate.sdk.checkpoints import AsyncCheckpoints
@@ -19,8 +20,6 @@ from footplate.sdk.follow import EventPosition, comma_separated, follow, read_ev
 from footplate.sdk.lists import AsyncListing
 from footplate.sdk.metrics import AsyncMetrics, printed_lines, rows_after, series_params
 from footplate.sdk.models import (
-    FAILED,
-    SUCCEEDED,
     Attempt,
     Event,
     Failure,
@@ -128,8 +127,8 @@ class JobView:
 
         Sends no request.
         """
-        if self.info.has_ended and self.info.state != SUCCEEDED:
-            raise (JobFailed if self.info.state == FAILED else JobCancelled)(self.info)
+        if self.info.has_ended and self.info.state != JobState.SUCCEEDED:
+            raise (JobFailed if self.info.state == JobState.FAILED else JobCancelled)(self.info)
         return self
 
     def _repr_html_(self) -> str:

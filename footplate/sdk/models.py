@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from footplate.contract.components import Described as Component
 from footplate.contract.events import Event, Failure
+from footplate.contract.lifecycle import TERMINAL
 from footplate.contract.resources.artifacts import Bundle, Checkpoint, CheckpointFile, File, Output, RowReport
 from footplate.contract.resources.artifacts import BundleFile as BundledFile
 from footplate.contract.resources.history import Attempt, Line, MetricSummary, Series
@@ -36,8 +37,6 @@ __all__ = [
     "SpecWarning", "UploadedFile", "Validation", "Webhook",
 ]  # fmt: skip
 
-SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
-
 
 class JobInfo(Job):
     """A job as it was when the service answered."""
@@ -48,7 +47,7 @@ class JobInfo(Job):
     @property
     def has_ended(self) -> bool:
         """True if the job has succeeded, failed or been cancelled. A paused job has not ended."""
-        return self.state in (SUCCEEDED, FAILED, CANCELLED)
+        return self.state in TERMINAL
 
 
 class UploadedFile(File):
