@@ -31,7 +31,6 @@ from footplate.cli.text import (
     print_lines,
     print_message,
     print_wrapped,
-    reason_text,
     short,
     steps,
     table,
@@ -46,12 +45,14 @@ DEFAULT_LIMIT = 20
 WATCH_SECONDS = 2.0
 CLEAR = "\033[H\033[J"
 """Moves a terminal's cursor to the top and clears the screen."""
+IMPLIED_REASONS = ("training", "completed", "cancel", "pause")
+"""Reasons that are not shown, because the job's state implies them."""
 COLUMNS: dict[str, Callable[[JobInfo], str]] = {
     "job": lambda job: short(job.id),
     "id": lambda job: job.id,
     "name": lambda job: job.name or "",
     "state": lambda job: job.state,
-    "why": reason_text,
+    "why": lambda job: "" if job.reason in IMPLIED_REASONS else job.reason,
     "step": steps,
     "age": lambda job: age(job.created_at),
     "node": lambda job: ", ".join(job.nodes),

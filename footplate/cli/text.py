@@ -190,11 +190,6 @@ def steps(job: JobInfo) -> str:
     return f"{job.progress.step}/{job.progress.max_steps}" if job.progress.max_steps else str(job.progress.step)
 
 
-def reason_text(job: JobInfo) -> str:
-    """Returns the reason for the job's state, or an empty text if the state implies it."""
-    return "" if job.reason in ("training", "completed", "cancel", "pause") else job.reason
-
-
 def metric_order(name: str) -> tuple[bool, bool, str]:
     """Returns the sorting key of a metric that puts the loss and evaluations first."""
     return name != "loss", not name.startswith("eval_"), name

@@ -1,4 +1,4 @@
-"""The envelope of events, and one class of data per kind. An event is one immutable fact about a job.
+"""The envelope of events, and classes of the data of some kinds. An event is one immutable fact about a job.
 
 `no` counts a job's events without gaps, and is the reader's cursor. An event from a worker gets its `no` when it is
 committed to SQL. Before, (job, attempt, source, seq) identifies the event, so that no event is stored twice.
@@ -24,6 +24,9 @@ SERVICE_SOURCE = -1
 class Kind(StrEnum):
     STATE = "state"
     """The job, or the attempt, changed state. Never dropped."""
+    # With a step, the job goes back to this step. A NOTE with a step and a `checkpoint` means that an attempt continues
+    # there. Later points of earlier attempts are not in curves any more. `by` is the key that requested the change, by
+    # its name and prefix. The job's first event has the `traceparent` of its POST.
     LOG = "log"
     """Metrics of the training loop."""
     EVAL = "eval"
@@ -68,22 +71,6 @@ class Event(Resource):
     step: int | None
     epoch: float | None
     data: dict[str, Any]
-
-
-class StateData(BaseModel):
-    """`state`: a change of the job, from the service. A worker sends one as its first event, with state `running`.
-
-    A `state` event with a step means that the job goes back to this step. A `note` with a step and a `checkpoint` means
-    that an attempt continues there. Later points of earlier attempts are not in curves any more.
-    """
-
-    state: str
-    reason: str | None = None
-    message: str | None = None
-    by: str | None = None
-    """The key that requested the change: its name and prefix. None if no user requested it, or there are no keys."""
-    traceparent: str | None = None
-    """The trace of the job's POST, in the job's first event. Missing if the service sends no traces."""
 
 
 class CheckpointData(BaseModel):

@@ -27,14 +27,13 @@ from footplate.contract.events import (
     Ending,
     Kind,
     ProgressData,
-    StateData,
     cut,
     json_safe,
     now_text,
 )
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.host.launch import OUTCOME, STOP_BYTES, STORED_AT, TERMINATED_AT, TICK, steps_held
-from footplate.contract.lifecycle import Reason, StopMode
+from footplate.contract.lifecycle import JobState, Reason, StopMode
 from footplate.contract.messages import CheckpointOffer
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.state import TrainerControl, TrainerState
@@ -181,7 +180,7 @@ class Emit(TrainerCallback):
         self._trains = False
 
     def report_running(self) -> None:
-        self.event_socket.send(Kind.STATE, StateData(state="running").model_dump(exclude_none=True))
+        self.event_socket.send(Kind.STATE, {"state": JobState.RUNNING})
 
     def stopped_outcome(self, result: dict[str, Any]) -> DoneData:
         """Returns the outcome of a run that was stopped before its end."""
