@@ -27,7 +27,6 @@ from docs.rest_page import rest_page
 from docs.spec_page import libraries, spec_page
 from footplate.contract import events, lifecycle
 from footplate.contract.arguments import NOT_YET, TrainingArguments
-from footplate.contract.arguments.argument_fields import OTHER_DEFAULTS, OURS
 from footplate.contract.arguments.legacy import LEGACY, RenamedArgument
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.components import GROUPS
@@ -223,6 +222,15 @@ def component(group: str, name: str, target: str) -> list[str]:
 
 def default(args: dict[str, Any], name: str) -> str:
     return "" if name in args["required"] else f" = `{json.dumps(args['properties'][name].get('default'))}`"
+
+
+OURS = frozenset({"logging_dir", "max_nan_steps", "keep_last", "keep_best", "save_in_background"})
+"""Training arguments that Hugging Face does not have, or, like logging_dir, no longer has."""
+
+OTHER_DEFAULTS = {
+    "restore_callback_states_from_checkpoint": "a resume is the same run, so callbacks continue with their counters",
+}
+"""Training arguments whose default differs from Hugging Face's, with the reason."""
 
 
 def parity_page() -> str:

@@ -84,14 +84,6 @@ OptimizerNames = Literal[
 ]
 OptimizerName = Annotated[OptimizerNames, Named]
 
-OURS = frozenset({"logging_dir", "max_nan_steps", "keep_last", "keep_best", "save_in_background"})
-"""Fields that Hugging Face does not have, or, like logging_dir, no longer has."""
-
-OTHER_DEFAULTS = {
-    "restore_callback_states_from_checkpoint": "a resume is the same run, so callbacks continue with their counters",
-}
-"""Fields whose default differs from Hugging Face's, with the reason."""
-
 Folder = Annotated[str | None, BeforeValidator(_path_as_text)]
 Settings = Annotated[dict[str, Any] | str | None, BeforeValidator(_plain)]
 """A dict, or the path of a JSON file that contains a JSON object."""
