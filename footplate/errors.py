@@ -91,10 +91,7 @@ class ApiError(FootplateError):
 
     def __str__(self) -> str:
         """Returns every problem on a line of its own, and the id of the request in the service's log."""
-        lines = [
-            f"{problem.pointer or '/'}: {problem.detail}" + (f" ({problem.hint})" if problem.hint else "")
-            for problem in self.problems
-        ]
+        lines = [str(problem) for problem in self.problems]
         if not lines:
             lines = [self.message + (f" ({self.hint})" if self.hint else "")]
         if self.request_id and self.status >= 500:

@@ -158,13 +158,7 @@ def find_all(client: Client, words: Sequence[str]) -> list[Job]:
 
 def sentence(error: FootplateError) -> str:
     """Returns the message of an error with its hint. If a spec has several problems, each has a line of its own."""
-    problems = getattr(error, "problems", [])
-    lines = [
-        (f"{problem.pointer}: " if problem.pointer else "")
-        + problem.detail
-        + (f" ({problem.hint})" if problem.hint else "")
-        for problem in problems
-    ]
+    lines = [str(problem).removeprefix("/: ") for problem in getattr(error, "problems", [])]
     if len(lines) > 1:
         return clean("\n  ".join([f"{len(lines)} problems", *lines]))
     phrases = lines or [error.message, error.hint or ""]

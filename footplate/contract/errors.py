@@ -45,6 +45,9 @@ class Problem:
     expected: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """The names or the type that would be accepted, from which hints are made. Clients read them in `detail` only."""
 
+    def __str__(self) -> str:
+        return f"{self.pointer or '/'}: {self.detail}" + (f" ({self.hint})" if self.hint else "")
+
     def as_dict(self) -> dict[str, Any]:
         names = ("pointer", "code", "detail", "hint")
         return {name: value for name in names if (value := getattr(self, name)) is not None}

@@ -31,12 +31,12 @@ _OURS = {
     "zero_force_ds_cpu_optimizer": "torch's AdamW runs on the CPU too: leave zero_force_ds_cpu_optimizer out of the "
     "config, or write false",
 }
-_TRIED = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "bf16",
-    "fp16", "optimizer", "scheduler", "zero_optimization", "communication_data_type", "wall_clock_breakdown",
-    "steps_per_print", "zero_allow_untested_optimizer",
-)  # fmt: skip
 _TRIED_IN = {
+    "": (
+        "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping",
+        "bf16", "fp16", "optimizer", "scheduler", "zero_optimization", "communication_data_type",
+        "wall_clock_breakdown", "steps_per_print", "zero_allow_untested_optimizer",
+    ),
     "bf16": ("enabled",),
     "fp16": (
         "enabled", "auto_cast", "loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis",
@@ -120,7 +120,7 @@ def refusals(config: Config, args: TrainingArguments) -> Iterator[tuple[str, str
 
 
 def _never_tried(config: Config) -> Iterator[tuple[str, str]]:
-    for path, names in (("", _TRIED), *_TRIED_IN.items()):
+    for path, names in _TRIED_IN.items():
         section = _at(config, path)
         for name in islice(section, 100) if isinstance(section, dict) else ():
             value, where = section[name], f"{path}.{name[:80]}" if path else name[:80]
