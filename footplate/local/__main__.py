@@ -19,29 +19,26 @@ def main() -> int:
         description="Start everything on this machine: Redis, service, nodes. State stays in FOOTPLATE_HOME.",
         epilog="The FOOTPLATE_ settings apply. The options here override them.",
     )
-    parser.add_argument("--nodes", type=_count, default=1, metavar="N", help="how many nodes to start (default 1)")
+    parser.add_argument("--nodes", type=_count, metavar="N", help="how many nodes to start (default 1)")
     parser.add_argument(
         "--port", type=_port, help="the port to listen on; 0 is any free port (default 8080, or any if that is in use)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON line once it is ready, and nothing else")
-    parser.add_argument("--no-first-job", action="store_true", help="do not submit the toy job on the first start")
-    arguments = parser.parse_args()
+    text = "print one JSON line once it is ready, and nothing else"
+    parser.add_argument("--json", dest="as_json", action="store_true", help=text)
+    text = "do not submit the toy job on the first start"
+    parser.add_argument("--no-first-job", dest="first_job", action="store_false", help=text)
+    options = parser.parse_args(namespace=Options(Path(), port=None))
     if problems := unknown(os.environ):
         # This is checked before any folder is made, because FOOTPLATE_HOME may be misspelt.
         print("\n".join(f"footplate: {sentence}" for sentence in problems), file=sys.stderr)
         return 2
     try:
-        home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate")).absolute()
+        options.home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate")).absolute()
     except ValueError as error:
         print(f"footplate: FOOTPLATE_HOME: {error}", file=sys.stderr)
         return 2
-    options = Options(
-        home=home,
-        port=arguments.port if arguments.port is not None else _port_from(os.environ),
-        nodes=arguments.nodes,
-        as_json=arguments.json,
-        first_job=not arguments.no_first_job,
-    )
+    if options.port is None:
+        options.port = _port_from(os.environ)
     try:
         return up(options)
     except Failed as error:

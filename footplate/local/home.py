@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from footplate.contract.host.linux import try_lock
 from footplate.local.processes import Failed
@@ -53,7 +52,13 @@ class Home:
 def hold(path: Path) -> Iterator[Home]:
     """Creates the home if needed, and locks it until this process ends. The kernel unlocks it after a crash, too."""
     home = Home(path)
-    with _open_lock(home) as lock:
+    with _usable(home):
+        home.logs.mkdir(parents=True, exist_ok=True)
+        home.run.mkdir(exist_ok=True)
+        for folder in (home.run, home.logs):
+            folder.chmod(0o700)
+        lock = (path / "up.lock").open("a+")
+    with lock:
         # A client that looks whether the home is in use locks the file for a moment, too.
         for _ in range(TRIES):
             if try_lock(lock.fileno()):
@@ -66,16 +71,6 @@ def hold(path: Path) -> Iterator[Home]:
         yield home
         home.url_file.unlink(missing_ok=True)
         lock.truncate(0)
-
-
-def _open_lock(home: Home) -> IO[str]:
-    """Creates the folders of the home, and returns the open lock file."""
-    with _usable(home):
-        home.logs.mkdir(parents=True, exist_ok=True)
-        home.run.mkdir(exist_ok=True)
-        for folder in (home.run, home.logs):
-            folder.chmod(0o700)
-        return (home.path / "up.lock").open("a+")
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import IO
-from urllib.error import URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -36,7 +35,7 @@ AFTER_CHECKPOINT_SECONDS = 15.0
 """The time after a draining node's own deadline in which it may still report the ends of its attempts."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
     home: Path
     port: int | None
@@ -148,7 +147,7 @@ class Launcher:
             self.url = self.home.url_file.read_text().strip()
             with open_without_proxy(f"{self.url}/livez", timeout=2) as answer:
                 return bool(answer.status == 200)
-        except (URLError, OSError, ValueError):
+        except (OSError, ValueError):
             return False
 
     def wait_for_components(self) -> None:

@@ -7,8 +7,7 @@ import filecmp
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,7 +86,7 @@ def copy_to_fixed_path(bundle: Bundle, folder: Path) -> Bundle:
     full disk, the unpacked bundle is returned, and its extensions are built again.
     """
     place = folder / CODE
-    with suppress(OSError), _held(folder / LOCK):
+    with suppress(OSError), os.fdopen(lock(folder / LOCK), "rb"):
         if not _is_copy(bundle, place):
             remove(place)
             shutil.copytree(bundle.folder, place)
@@ -100,15 +99,6 @@ def _is_copy(bundle: Bundle, place: Path) -> bool:
     copied_paths = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir() or path.is_symlink()}
     _, differ, missing = filecmp.cmpfiles(bundle.folder, place, bundle.paths, shallow=False)
     return copied_paths == set(bundle.paths) and not differ and not missing
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    descriptor = lock(path)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def lock(path: Path) -> int:
