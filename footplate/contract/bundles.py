@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from footplate.contract.body import MAX_PROBLEMS, pointer_to
@@ -76,7 +77,8 @@ def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
         raise InvalidBundle([too_large()])
     # Entries are counted before zipfile makes an object of each. Entries of nested zips count as well.
     if (count := _count(file, _ENTRY)) > MAX_ENTRIES:
-        raise InvalidBundle([_too_many(count)])
+        detail = f"the bundle has {count} entries, and at most {MAX_ENTRIES} are allowed"
+        raise InvalidBundle([Problem("", "too_many_files", detail)])
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -114,16 +116,10 @@ def too_large() -> Problem:
     )  # fmt: skip
 
 
-def _too_many(count: int) -> Problem:
-    return Problem("", "too_many_files", f"the bundle has {count} entries, and at most {MAX_ENTRIES} are allowed")
-
-
 def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterator[Problem]:
     files = [entry for entry in entries if not entry.is_dir()]
     if not files:
         yield Problem("", "empty_bundle", "the bundle has no file", "zip -r code.zip my_code.py adds one")
-    if len(entries) > MAX_ENTRIES:
-        yield _too_many(len(entries))
     yield from _bomb(files, packed_bytes)
     filenames: dict[str, str] = {}
     for entry in entries:
@@ -138,7 +134,7 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
     # No file may have the name of a folder in which another entry lies.
     plain = {entry.filename for entry in files}
     for path in sorted(plain):
-        if parent := next((folder for folder in _folders(path) if folder in plain), None):
+        if parent := next((folder for folder in map(str, PurePosixPath(path).parents) if folder in plain), None):
             yield Problem(pointer_to(path), "duplicate_name", f"{parent[:80]!r} is both a file and a folder in the zip")
     for name in sorted({entry.filename.split("/", 1)[0] for entry in entries}):
         yield from _shadows(name)
@@ -176,11 +172,6 @@ def _wrong_in_entry(entry: zipfile.ZipInfo) -> Iterator[tuple[str, str, str | No
         yield "bad_path", f"{path[:80]!r} has control characters", None
     elif len(path) > MAX_PATH_CHARS or path.count("/") > MAX_DEPTH:
         yield "bad_path", f"a path may have at most {MAX_PATH_CHARS} characters and {MAX_DEPTH} folders", None
-
-
-def _folders(path: str) -> Iterator[str]:
-    parts = path.split("/")
-    return ("/".join(parts[:length]) for length in range(1, len(parts)))
 
 
 def _shadows(top: str) -> Iterator[Problem]:

@@ -42,7 +42,7 @@ class Roots:
     def resolve(self, name: str) -> str:
         """Returns the path on this node of `data://a/b`, of an uploaded file's id or of a URL.
 
-        Raises DatasetError if there is no such file, or if a link leads out of its root.
+        Raises DatasetError for a name without a root, if there is no such file, or if a link leads out of its root.
         """
         if is_file(name):
             return str(self._uploaded(FileId(name)))
@@ -113,10 +113,13 @@ class Roots:
                 )
             return Path(self.hub[named.place]), named.path
         scheme, _, rest = name.partition("://")
-        rest = rest.lstrip("/")
+        root, rest = {"data": self.data, "models": self.models}.get(scheme), rest.lstrip("/")
+        if root is None:
+            hint = "write data://…, models://…, hub://… or an uploaded file's id"
+            raise DatasetError(f"{name!r} has no root such as data://", hint=hint)
         if ".." in rest.split("/"):
             raise DatasetError(f"{name} leads out of {scheme}://", hint="write the path without '..'")
-        return {"data": self.data, "models": self.models}[scheme].resolve(), rest
+        return root.resolve(), rest
 
 
 def _inside(root: Path, path: Path, name: str) -> Path:
@@ -136,8 +139,8 @@ def resolved(args: Mapping[str, Any], roots: Roots) -> dict[str, Any]:
 
 def _value(value: Any, roots: Roots, is_path: bool) -> Any:
     if isinstance(value, str):
-        _require_root(value, is_path)
-        return roots.resolve(value) if _names_a_file(value, is_path) else value
+        # A URL is the name of a file only in an argument that is a path.
+        return roots.resolve(value) if is_path or value.startswith(ROOTS) or is_file(value) else value
     if isinstance(value, list):
         return list(_items(value, roots, is_path))
     if isinstance(value, dict):
@@ -149,20 +152,6 @@ def _items(values: list[Any], roots: Roots, is_path: bool) -> Iterator[Any]:
     """Yields the items of a list. In a list of files, a pattern becomes all files that it matches."""
     for value in values:
         if is_path and isinstance(value, str):
-            _require_root(value, is_path)
             yield from roots.matching(value)
         else:
             yield _value(value, roots, is_path)
-
-
-def _names_a_file(value: str, is_path: bool) -> bool:
-    """Returns True if the text names a file. A URL does so only in an argument that is a path."""
-    return value.startswith(ROOTS) or is_file(value) or (is_path and is_url(value))
-
-
-def _require_root(value: str, is_path: bool) -> None:
-    if is_path and not _names_a_file(value, is_path):
-        raise DatasetError(
-            f"{value!r} has no root such as data://",
-            hint="write data://…, models://…, hub://… or an uploaded file's id",
-        )
