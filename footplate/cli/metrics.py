@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import (
@@ -27,7 +28,7 @@ from footplate.contract.name_list import split_names
 
 if TYPE_CHECKING:
     from footplate import Client, Job
-    from footplate.sdk.models import MetricSummary, Seen, Series
+    from footplate.sdk.models import Series
 
 ENVELOPE = ("no", "step", "epoch")
 HEAD = ("LAST", "LEAST", "LEAST AT", "MOST", "MOST AT", "POINTS", "CURVE")
@@ -148,16 +149,15 @@ def _draw(jobs: Sequence[Job], options: Options, replaced_lines: int = 0) -> int
     if replaced_lines:
         print(f"\033[{replaced_lines}A\033[J", end="")
     is_comparison = len(jobs) > 1
-    summaries = {job.id: job.metrics.summary() for job in jobs}
-    recorded_names = sorted({name for summary in summaries.values() for name in summary}, key=metric_order)
+    recorded_names = sorted({name for job in jobs for name in job.metrics.summary()}, key=metric_order)
     names = _chosen_names(recorded_names, options.names)
     curves = {job.id: _curves(job, names if options.names else (), options) for job in jobs}
     rows = [
         (name, *([job.name or short(job.id)] if is_comparison else []),
-         *_summary_cells(summaries[job.id][name], curves[job.id][name], options))
+         *_curve_cells(curves[job.id][name], options))
         for name in names
         for job in jobs
-        if name in summaries[job.id] and name in curves[job.id]
+        if name in curves[job.id]
     ]  # fmt: skip
     head = ("METRIC", *(["JOB"] if is_comparison else []), *HEAD)
     empty_text = _empty_text(bool(names), options, "jobs have" if is_comparison else "job has")
@@ -172,23 +172,18 @@ def _empty_text(has_metrics: bool, options: Options, subject: str) -> str:
     return f"the {subject} logged no metrics from step {options.first_step or 0} {end}"
 
 
-def _summary_cells(summary: MetricSummary, curve: Series, options: Options) -> tuple[str, ...]:
+def _curve_cells(curve: Series, options: Options) -> tuple[str, ...]:
+    """Returns the cells of a curve, for the columns in HEAD.
+
+    The service thins a long curve, but keeps its last point and its extremes, so these values are exact.
+    """
     finite_points = [(y, x) for x, y in zip(curve.x, curve.y, strict=True) if math.isfinite(y)]
-    curve_text = sparkline([y for y, _ in finite_points], WIDTH)
+    extremes = [choose(finite_points, key=itemgetter(0)) for choose in (min, max)] if finite_points else [("", "")] * 2
+    point_count = len(curve.y) if curve.exact else None
     if options.first_step is None and options.last_step is None:
-        extreme_cells = (*_extreme_cells(summary.min), *_extreme_cells(summary.max))
-        return number(summary.last.value), *extreme_cells, str(summary.count), curve_text
-    # The service thins a long curve, but keeps its last point and its extremes, so these values are exact.
-    extremes = (
-        tuple(number(value) for pair in (min(finite_points), max(finite_points)) for value in pair)
-        if finite_points
-        else ("",) * 4
-    )
-    return number(curve.y[-1]), *extremes, str(len(curve.y)) if curve.exact else "", curve_text
-
-
-def _extreme_cells(extreme: Seen | None) -> tuple[str, str]:
-    return ("", "") if extreme is None else (number(extreme.value), number(extreme.step))
+        point_count = curve.count
+    curve_text = sparkline([y for y, _ in finite_points], WIDTH)
+    return number(curve.y[-1]), *(number(value) for pair in extremes for value in pair), number(point_count), curve_text
 
 
 def _follow(job: Job, options: Options) -> None:
