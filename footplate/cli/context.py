@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from footplate.cli.text import clean, print_json, print_lines, print_message, table
 from footplate.contract.errors import FootplateError
+from footplate.errors import DownloadFailed, JobEnded, NotFound, ServiceError, Unreachable
 
 if TYPE_CHECKING:
     from footplate import Client, Job
@@ -27,11 +28,6 @@ Verbs = Any  # The result of add_subparsers, whose type is private in argparse.
 class UsageError(FootplateError):
     code = "usage"
     title = "The command cannot be understood"
-
-
-class NothingThere(FootplateError):
-    code = "not_found"
-    title = "Not found"
 
 
 def add_verb(
@@ -168,12 +164,10 @@ def sentence(error: FootplateError) -> str:
 
 
 def exit_code(error: FootplateError) -> int:
-    from footplate import errors
-
-    if isinstance(error, errors.JobEnded):
+    if isinstance(error, JobEnded):
         return FAILED
-    if isinstance(error, errors.NotFound | NothingThere):
+    if isinstance(error, NotFound):
         return NOT_FOUND
-    if isinstance(error, errors.Unreachable | errors.ServiceError | errors.DownloadFailed):
+    if isinstance(error, Unreachable | ServiceError | DownloadFailed):
         return UNREACHABLE
     return USAGE

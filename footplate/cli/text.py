@@ -43,12 +43,11 @@ def print_wrapped(*lines: str, indent: int, flush: bool = False) -> None:
         print(wrapped(clean(line), sys.stdout, indent), flush=flush)
 
 
-def wrapped(text: str, stream: IO[str], indent: int, width: int | None = None) -> str:
-    """Returns the text with line breaks between words, if the stream is a terminal or `width` is set."""
-    if width is None and stream.isatty():
-        width = shutil.get_terminal_size().columns
-    if width is None:
+def wrapped(text: str, stream: IO[str], indent: int) -> str:
+    """Returns the text with line breaks between words, if the stream is a terminal."""
+    if not stream.isatty():
         return text
+    width = shutil.get_terminal_size().columns
     breaks = textwrap.TextWrapper(
         max(width, indent + LEAST_TEXT), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
         replace_whitespace=False, drop_whitespace=True,
@@ -79,20 +78,18 @@ def table(
     *,
     optional_columns: Sequence[str] = (),
     long_columns: Sequence[str] = (),
-    width: int | None = None,
 ) -> None:
     """Prints a table. Columns of numbers are aligned to the right. Without rows, prints `empty_text` on stderr.
 
-    On a terminal, or with a `width`, the cells of `long_columns` are shortened until the table fits. If that is not
-    enough, columns are left out: first `optional_columns`, in that order, and then those at the right.
+    On a terminal, the cells of `long_columns` are shortened until the table fits. If that is not enough, columns are
+    left out: first `optional_columns`, in that order, and then those at the right.
     """
     cells = [[_IN_CELL.sub("�", "" if cell is None else str(cell)) for cell in row] for row in rows]
     if not cells:
         print_message(empty_text)
         return
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    if width is None and sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for index, limit in _shortened_widths(head, widths, long_columns, width).items():
         widths[index] = limit
         cells = [

@@ -331,14 +331,16 @@ def test_the_password_of_a_proxy_is_in_no_error(proxy: str, monkeypatch: pytest.
     ("width", "columns"), [(80, "JOB  NAME   STATE    LOSS"), (20, "JOB  NAME   STATE"), (9, "JOB"), (2, "JOB")]
 )
 def test_a_table_leaves_out_the_least_important_columns_until_it_fits(
-    width: int, columns: str, capsys: pytest.CaptureFixture[str]
+    width: int, columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
     table(
         ("JOB", "NAME", "STATE", "LOSS"),
         [("a1", "first", "running", "0.1")],
         empty_text="",
         optional_columns=("LOSS",),
-        width=width,
     )
 
     assert capsys.readouterr().out.splitlines()[0] == columns
@@ -561,13 +563,17 @@ def test_ls_columns_may_be_job_fields_or_metrics(capsys: pytest.CaptureFixture[s
     assert "'job,,state'" in capsys.readouterr().err
 
 
-def test_a_table_shortens_long_cells_before_it_leaves_columns_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_shortens_long_cells_before_it_leaves_columns_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
     table(
         ("WHERE", "a", "b"),
         [("/training/learning_rate", "x" * 40, "1")],
         empty_text="",
         long_columns=("WHERE", "a"),
-        width=40,
     )
 
     output = capsys.readouterr()
@@ -578,10 +584,13 @@ def test_a_table_shortens_long_cells_before_it_leaves_columns_out(capsys: pytest
     assert row.count("…") == 2
 
 
-def test_long_text_is_wrapped_between_words_but_never_within_a_path() -> None:
+def test_long_text_is_wrapped_between_words_but_never_within_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
     text = "state      failed because /a/path/that/is/longer/than/the/terminal/is/wide cannot be read"
 
-    lines = wrapped(text, io.StringIO(), indent=11, width=40).split("\n")
+    lines = wrapped(text, terminal, indent=11).split("\n")
 
     assert " ".join(line.strip() for line in lines) == text
     assert [line[:11].strip() for line in lines[1:]] == ["", ""]
