@@ -188,10 +188,14 @@ def _is_entry(key: str, name: str) -> bool:
 
 
 class StrictRoute(APIRoute):
-    """A route that checks the caller's scope, and that refuses unknown and repeated query parameters."""
+    """A route that checks the caller's scope, and that refuses unknown and repeated query parameters.
+
+    The name of its function is the operationId in /openapi.json.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
+        self.operation_id = self.name
         if isinstance(self.response_model, type):
             self.response_description = self.response_model.__name__
 

@@ -71,7 +71,6 @@ class Bulk(Group):
 
 @router.post(
     "/jobs/bulk",
-    operation_id="bulk_jobs",
     summary="Cancel, pause, resume or delete many jobs",
     **documented_body(
         Bulk, {"action": "cancel", "where": {"state": ["queued", "running"], "tag": "demo"}}, required=True

@@ -70,7 +70,6 @@ async def missing_code(services: Services, spec: JobSpec) -> list[Problem]:
 @router.post(
     "/bundles",
     status_code=201,
-    operation_id="create_bundle",
     summary="Keep a zip of your own code",
     response_model=Bundle,
     responses=already_stored_response(Bundle),
@@ -116,7 +115,7 @@ def _too_large() -> BodyTooLarge:
     return BodyTooLarge(problem.detail, hint=problem.hint)
 
 
-@router.get("/bundles", operation_id="list_bundles", summary="Bundles, newest first")
+@router.get("/bundles", summary="Bundles, newest first")
 async def list_bundles(
     request: Request,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=100)] = None,
@@ -128,14 +127,13 @@ async def list_bundles(
     return BundleList(data=tuple(map(_bundle, rows[:limit])), next_cursor=more)
 
 
-@router.get("/bundles/{sha256}", operation_id="get_bundle", summary="One bundle")
+@router.get("/bundles/{sha256}", summary="One bundle")
 async def get_bundle(request: Request, sha256: Sha256) -> Bundle:
     return _bundle(await _row(services_of(request), sha256))
 
 
 @router.get(
     "/bundles/{sha256}/archive",
-    operation_id="download_bundle",
     summary="The bundle's zip, byte for byte",
     responses={200: {"content": {ZIP: {}}}, 206: {"description": "The range.", "content": {ZIP: {}}}},
 )
@@ -149,7 +147,7 @@ async def download_bundle(request: Request, sha256: Sha256) -> Response:
     return download(request, file, f"{row.sha256[:12]}.zip", sha256=row.sha256, media_type=ZIP)
 
 
-@router.delete("/bundles/{sha256}", status_code=204, operation_id="delete_bundle", summary="Delete a bundle")
+@router.delete("/bundles/{sha256}", status_code=204, summary="Delete a bundle")
 @needs(Scope.CODE)
 async def delete_bundle(request: Request, sha256: Sha256) -> Response:
     """Deletes the bundle. The answer is 409 while an unfinished job needs the bundle."""

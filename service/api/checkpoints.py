@@ -52,11 +52,7 @@ class Pinning(Group):
     """A pinned checkpoint stays until it is unpinned or its job is deleted, even if the job keeps few checkpoints."""
 
 
-@router.get(
-    "/jobs/{job}/checkpoints",
-    operation_id="list_checkpoints",
-    summary="The job's checkpoints, newest first",
-)
+@router.get("/jobs/{job}/checkpoints", summary="The job's checkpoints, newest first")
 async def list_checkpoints(
     request: Request,
     job: JobPath,
@@ -77,16 +73,12 @@ async def list_checkpoints(
     return await services.db.read(read)
 
 
-@router.get(ONE, operation_id="get_checkpoint", summary="One checkpoint")
+@router.get(ONE, summary="One checkpoint")
 async def get_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> Checkpoint:
     return views.checkpoint(await _row(services_of(request), job_id(job), checkpoint))
 
 
-@router.get(
-    f"{ONE}/files",
-    operation_id="list_checkpoint_files",
-    summary="The checkpoint's files, with their sizes and sha256 when it was committed",
-)
+@router.get(f"{ONE}/files", summary="The checkpoint's files, with their sizes and sha256 when it was committed")
 async def list_checkpoint_files(
     request: Request,
     job: JobPath,
@@ -104,7 +96,6 @@ async def list_checkpoint_files(
 @router.head(f"{ONE}/files/{{path:path}}", include_in_schema=False)
 @router.get(
     f"{ONE}/files/{{path:path}}",
-    operation_id="download_checkpoint_file",
     summary="One file, or a range of it; its ETag is its sha256",
     **ANSWERS,
 )
@@ -124,7 +115,6 @@ async def download_checkpoint_file(
 @router.head(f"{ONE}/archive", include_in_schema=False)
 @router.get(
     f"{ONE}/archive",
-    operation_id="download_checkpoint",
     summary="All files of the checkpoint as one tar",
     responses={200: {"content": {TAR: {}}}},
 )
@@ -152,7 +142,6 @@ async def download_checkpoint(request: Request, job: JobPath, checkpoint: Named,
 @router.delete(
     ONE,
     status_code=202,
-    operation_id="delete_checkpoint",
     summary="Delete a checkpoint; the answer says how many bytes that frees",
 )
 async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> DeletedCheckpoint:
@@ -171,7 +160,6 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
 
 @router.patch(
     ONE,
-    operation_id="pin_checkpoint",
     summary="Pin or unpin a checkpoint",
     **documented_body(Pinning, {"pinned": True}, required=True),
 )

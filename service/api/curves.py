@@ -70,7 +70,6 @@ class CurveSelection:
 
 @router.get(
     "/jobs/{job}/metrics/summary",
-    operation_id="summarize_metrics",
     summary="The last, least and greatest value of each metric, with their steps; as CSV too",
     response_model=MetricSummaryList,
     responses=media_type_response(CSV),
@@ -92,7 +91,6 @@ async def summarize_metrics(request: Request, response: Response, job: JobPath) 
 
 @router.get(
     "/jobs/{job}/metrics/series",
-    operation_id="get_series",
     summary="Curves, down-sampled so that every spike survives; as CSV too",
     responses=media_type_response(CSV, SeriesList),
 )
@@ -102,7 +100,6 @@ async def get_series(request: Request, job: JobPath, selection: Annotated[CurveS
 
 @router.get(
     "/metrics/series",
-    operation_id="compare_series",
     summary="Curves of several jobs; as CSV too",
     responses=media_type_response(CSV, SeriesList) | {404: {}},
 )

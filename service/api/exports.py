@@ -28,7 +28,6 @@ class NewExport(Group):
 @router.post(
     "/jobs/{job}/export",
     status_code=202,
-    operation_id="export_job",
     summary="Write a checkpoint's model, tokenizer and card to the outputs of a new job",
     responses={409: {}},
     **documented_body(NewExport, {"checkpoint": "latest"}),

@@ -57,7 +57,6 @@ class ExternalReport(_Lenient):
 
 @router.post(
     "/external/{run}",
-    operation_id="report_external",
     summary="Report a run that trains on other machines. The first report creates a job for it",
     **documented_body(ExternalReport, EXAMPLE, required=True),
 )

@@ -73,7 +73,6 @@ TokenizerName = Annotated[
 @router.post(
     "/files",
     status_code=201,
-    operation_id="create_file",
     summary="Upload JSON lines, CSV, Parquet or text, as it is or as a form",
     response_model=File,
     responses=already_stored_response(File),
@@ -179,7 +178,7 @@ def too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"a file may have at most {limit // MIB:,} MiB", hint=hint)
 
 
-@router.get("/files", operation_id="list_files", summary="Files, newest first")
+@router.get("/files", summary="Files, newest first")
 async def list_files(
     request: Request,
     cursor: Annotated[str | None, Query(description="next_cursor of the page before.", max_length=120)] = None,
@@ -191,15 +190,13 @@ async def list_files(
     return FileList(data=tuple(_file(replace(row, report=None)) for row in rows[:limit]), next_cursor=more)
 
 
-@router.get("/files/{file}", operation_id="get_file", summary="One file")
+@router.get("/files/{file}", summary="One file")
 async def get_file(request: Request, file: FilePath) -> File:
     return _file(await file_row(services_of(request), file))
 
 
 @router.head("/files/{file}/content", include_in_schema=False)
-@router.get(
-    "/files/{file}/content", operation_id="download_file", summary="The file's content, or a range of it", **ANSWERS
-)
+@router.get("/files/{file}/content", summary="The file's content, or a range of it", **ANSWERS)
 async def download_file(request: Request, file: FilePath) -> Response:
     services = services_of(request)
     row = await file_row(services, file)
@@ -217,7 +214,7 @@ def content_of(services: Services, row: FileRow) -> IO[bytes]:
     return content
 
 
-@router.delete("/files/{file}", status_code=204, operation_id="delete_file", summary="Delete a file")
+@router.delete("/files/{file}", status_code=204, summary="Delete a file")
 async def delete_file(request: Request, file: FilePath) -> Response:
     """Deletes the file. The answer is 409 while an unfinished job names the file."""
     await remove_file(services_of(request), file)

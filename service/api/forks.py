@@ -41,7 +41,6 @@ class Fork(Group):
 @router.post(
     "/jobs/{job}/fork",
     status_code=202,
-    operation_id="fork_job",
     summary="Start a new job from a checkpoint of this job, with changes",
     response_model=ForkedJob,
     **documented_body(

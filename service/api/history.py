@@ -41,7 +41,6 @@ Kinds = Annotated[
 
 @router.get(
     "/jobs/{job}/events",
-    operation_id="list_events",
     summary="The job's events",
     responses={200: {"model": EventList, "description": "EventList"}},
 )
@@ -58,7 +57,6 @@ async def list_events(
 
 @router.get(
     "/jobs/{job}/metrics",
-    operation_id="list_metrics",
     summary="Logs and evals as flat objects; poll with `after`",
     responses={200: {"model": MetricList, "description": "MetricList"}},
 )
@@ -95,7 +93,7 @@ def read_kinds(text: str | None) -> frozenset[Kind] | None:
     return frozenset(map(Kind, names))
 
 
-@router.get("/jobs/{job}/attempts", operation_id="list_attempts", summary="The job's attempts")
+@router.get("/jobs/{job}/attempts", summary="The job's attempts")
 async def list_attempts(request: Request, job: JobPath) -> AttemptList:
     services = services_of(request)
 
@@ -109,7 +107,7 @@ async def list_attempts(request: Request, job: JobPath) -> AttemptList:
     return await services.db.read(read)
 
 
-@router.get("/jobs/{job}/spec", operation_id="get_spec", summary="The effective spec, with every default")
+@router.get("/jobs/{job}/spec", summary="The effective spec, with every default")
 async def get_spec(request: Request, job: JobPath) -> Response:
     services = services_of(request)
     row = await services.db.read(jobs.get, services.project, job_id(job))
@@ -118,7 +116,6 @@ async def get_spec(request: Request, job: JobPath) -> Response:
 
 @router.get(
     "/jobs/{job}/logs",
-    operation_id="list_lines",
     summary="The lines that training printed; as plain text too",
     response_model=LineList,
     responses=media_type_response(TEXT),

@@ -77,7 +77,6 @@ class InvalidHeader(FootplateError):
 @router.post(
     "/jobs",
     status_code=201,
-    operation_id="create_job",
     summary="Submit a job",
     response_model=Job,
     openapi_extra={**SPEC_BODY, "parameters": [IDEMPOTENCY_KEY]},
@@ -199,7 +198,7 @@ def created(submitted: Submitted, services: Services, response: Response, status
     return job
 
 
-@router.get("/jobs/{job}", operation_id="get_job", summary="One job")
+@router.get("/jobs/{job}", summary="One job")
 async def get_job(request: Request, response: Response, job: JobPath) -> Job:
     services = services_of(request)
     return answered(response, *await services.db.read(look, project=services.project, job=job_id(job)))
@@ -230,7 +229,6 @@ Amendment = create_model("Amendment", __base__=_AnyField, **_FIELDS)
 
 @router.patch(
     "/jobs/{job}",
-    operation_id="amend_job",
     summary="Change name, tags, metadata or priority",
     **documented_body(
         Amendment, {"name": "first steps", "tags": ["demo"], "priority": 5}, required=True, parameters=[IF_MATCH]
@@ -269,7 +267,6 @@ def _if_match(request: Request) -> int | None:
 @router.delete(
     "/jobs/{job}",
     status_code=204,
-    operation_id="delete_job",
     summary="Delete a job that has ended, with its files",
     openapi_extra={"parameters": [IF_MATCH]},
 )

@@ -49,7 +49,6 @@ class NewKey(Group):
 @router.post(
     "/keys",
     status_code=201,
-    operation_id="create_key",
     summary="Make a key, which only this answer shows",
     **documented_body(NewKey, {"name": "the vision team", "project": "vision", "expires_in": "90d"}, required=True),
 )
@@ -85,7 +84,7 @@ async def create_key(request: Request) -> CreatedKey:
     return CreatedKey(**resource_values(row, Key), key=secret)
 
 
-@router.get("/keys", operation_id="list_keys", summary="The project's keys")
+@router.get("/keys", summary="The project's keys")
 @needs(Scope.ADMIN)
 async def list_keys(request: Request) -> KeyList:
     """Lists the keys of the project.
@@ -99,7 +98,7 @@ async def list_keys(request: Request) -> KeyList:
     return KeyList(data=data, next_cursor=None)
 
 
-@router.delete("/keys/{key}", status_code=204, operation_id="delete_key", summary="Delete a key, so that it is refused")
+@router.delete("/keys/{key}", status_code=204, summary="Delete a key, so that it is refused")
 @needs(Scope.ADMIN)
 async def delete_key(request: Request, key: str) -> Response:
     """Deletes a key and closes its open streams. Other API processes refuse the key within a second."""

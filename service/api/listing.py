@@ -38,7 +38,7 @@ _INCLUDE = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@router.get("/jobs", operation_id="list_jobs", summary="Jobs, newest first")
+@router.get("/jobs", summary="Jobs, newest first")
 async def list_jobs(
     request: Request,
     state: Annotated[str | None, Query(description="One state, or several with commas.")] = None,

@@ -27,7 +27,7 @@ class Drain(Group):
     """Give the node no more work. `false` ends the drain, and the node gets work again."""
 
 
-@router.get("/nodes", operation_id="list_nodes", summary="Every node")
+@router.get("/nodes", summary="Every node")
 async def list_nodes(request: Request) -> NodeList:
     services = services_of(request)
     rows, sources, visible = await services.db.read(
@@ -47,7 +47,6 @@ def _visible(conn: Connection, services: Services) -> frozenset[JobId]:
 @router.post(
     "/nodes/{node}/drain",
     status_code=202,
-    operation_id="drain_node",
     summary="Drain a node: it gets no more work, and its jobs save and continue elsewhere",
     **documented_body(Drain, {"drain": True}),
 )
@@ -65,7 +64,6 @@ async def drain_node(request: Request, node: str) -> Node:
 @router.delete(
     "/nodes/{node}",
     status_code=204,
-    operation_id="remove_node",
     summary="Remove a lost node from the list",
     responses={409: {}},
 )

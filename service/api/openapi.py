@@ -67,7 +67,7 @@ _WRONG = Problem(
 )
 
 
-@router.get("/openapi.json", operation_id="openapi", summary="This description")
+@router.get("/openapi.json", summary="This description")
 async def openapi(request: Request) -> Response:
     return json_response(await asyncio.to_thread(describe, request.app))
 

@@ -33,7 +33,7 @@ register_url_convertor("text", AnyText())
 router = APIRouter(route_class=StrictRoute, tags=["files"])
 
 
-@router.get("/jobs/{job}/outputs", operation_id="list_outputs", summary="The job's output files")
+@router.get("/jobs/{job}/outputs", summary="The job's output files")
 async def list_outputs(request: Request, job: JobPath) -> OutputList:
     folder = await _folder(request, job)
     store = services_of(request).settings.store
@@ -43,9 +43,7 @@ async def list_outputs(request: Request, job: JobPath) -> OutputList:
 
 
 @router.head("/jobs/{job}/outputs/{path:text}", include_in_schema=False)
-@router.get(
-    "/jobs/{job}/outputs/{path:text}", operation_id="download_output", summary="One file, or a range of it", **ANSWERS
-)
+@router.get("/jobs/{job}/outputs/{path:text}", summary="One file, or a range of it", **ANSWERS)
 async def download_output(request: Request, job: JobPath, path: str, ticket: LinkTicket = None) -> Response:
     services = services_of(request)
     folder = await _folder(request, job)

@@ -53,7 +53,6 @@ class Predict(Group):
 
 @router.post(
     "/jobs/{job}/predict",
-    operation_id="predict_job",
     summary="Run a checkpoint of the job on inputs",
     responses={409: {}, 429: {}, 503: {}},
     **documented_body(Predict, {"inputs": [{"x": [1, 2, 3, 4, 5, 6, 7, 8]}], "checkpoint": "latest"}, required=True),

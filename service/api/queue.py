@@ -27,7 +27,6 @@ _CURSOR = re.compile(r"([01])\.((?<=0\.)-?\d{1,3}|(?<=1\.)\d{1,16})\.(\d{1,16})\
 
 @router.get(
     "/queue",
-    operation_id="get_queue",
     summary="Waiting jobs in their order, and why they wait",
     responses={404: {}},
 )

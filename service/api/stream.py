@@ -269,7 +269,6 @@ def read_number(text: str | None, name: str, default: int) -> int:
 
 @router.get(
     "/jobs/{job}/stream",
-    operation_id="stream_events",
     summary="The job's live events, as server-sent events; the same address opens as a websocket",
     responses={200: {"content": {"text/event-stream": {}}}},
 )

@@ -16,7 +16,7 @@ from footplate.contract.lifecycle import JobState
 from footplate.contract.resources import jobs as jobs_resources
 from footplate.contract.resources.jobs import Validation
 from footplate.contract.resources.operations import Health, Ticket
-from footplate.contract.schema import job_schema
+from footplate.contract.schema import job_schema as schema_of_spec
 from footplate.contract.spec import Accepted, JobSpec
 from footplate.contract.warnings import warnings_of
 from service import readiness
@@ -38,11 +38,10 @@ router = APIRouter(route_class=StrictRoute, tags=["service"])
 
 @router.post(
     "/jobs/validate",
-    operation_id="validate_job",
     summary="Check a spec as POST /jobs does, without creating a job",
     openapi_extra=SPEC_BODY,
 )
-async def validate(request: Request) -> Validation:
+async def validate_job(request: Request) -> Validation:
     services = services_of(request)
     raw = await read_body(request)
     accepted = await in_thread_if_large(len(raw), lambda: accept_for(services, read_json(raw)))
@@ -81,46 +80,42 @@ def _placement(conn: Connection, needs: Needs) -> jobs_resources.Placement:
     return jobs_resources.Placement(waits=False, reason="placed", node=names[0], message=message)
 
 
-@router.get(
-    "/components", operation_id="list_components", summary="What a spec may name, with the schema of its arguments"
-)
-async def components(request: Request) -> Response:
+@router.get("/components", summary="What a spec may name, with the schema of its arguments")
+async def list_components(request: Request) -> Response:
     """Returns components by group. All groups are empty until a node has announced its components."""
     catalogue = services_of(request).catalogues.current
     return json_response(catalogue.as_json() if catalogue else {group: {} for group in GROUPS})
 
 
-@router.get("/schema/job", operation_id="job_schema", summary="JSON Schema of a job's spec, short forms included")
-async def schema_of_job(request: Request) -> Response:
+@router.get("/schema/job", summary="JSON Schema of a job's spec, short forms included")
+async def job_schema(request: Request) -> Response:
     return Response(await asyncio.to_thread(_job_schema), 200, {"Cache-Control": "max-age=60"}, "application/json")
 
 
 @cache
 def _job_schema() -> bytes:
     """Returns the schema, which is made once. Callers use a thread, because making the schema takes 50 ms."""
-    return bytes(json_response(job_schema()).body)
+    return bytes(json_response(schema_of_spec()).body)
 
 
 @router.post(
     "/tickets",
     status_code=201,
-    operation_id="create_ticket",
     summary="A one-time ticket for a browser's websocket or download: ?ticket=…",
 )
 @needs(Scope.READ)
-async def ticket(request: Request) -> Ticket:
+async def create_ticket(request: Request) -> Ticket:
     services = services_of(request)
     return Ticket(ticket=await services.gatekeeper.ticket(services.caller), expires_in_s=TICKET_SECONDS)
 
 
-@router.get("/livez", operation_id="livez", summary="The process answers", response_model_exclude_unset=True)
+@router.get("/livez", summary="The process answers", response_model_exclude_unset=True)
 async def livez(request: Request) -> Health:
     return Health(status="ok")
 
 
 @router.get(
     "/readyz",
-    operation_id="readyz",
     summary="Readiness: 503 without SQL; any other part that is down is listed as degraded",
     responses={503: {"model": Health}},
 )
@@ -138,12 +133,11 @@ async def readyz(request: Request, response: Response) -> Health:
 
 @router.get(
     "/metrics",
-    operation_id="prometheus",
     summary="Metrics for Prometheus",
     responses={200: {"content": {"text/plain": {}}}},
 )
 @needs(Scope.READ, everywhere=True)
-async def metrics(request: Request) -> Response:
+async def prometheus(request: Request) -> Response:
     services = services_of(request)
     control = await services.control() or {}
     return Response(await services.db.read(_numbers, services, control), media_type=CONTENT_TYPE)

@@ -50,7 +50,6 @@ class Pause(Group):
 @router.post(
     "/jobs/{job}/cancel",
     status_code=202,
-    operation_id="cancel_job",
     summary="Cancel a job, even if it is being paused",
     **documented_body(Cancel, {"mode": "checkpoint"}),
 )
@@ -62,7 +61,6 @@ async def cancel_job(request: Request, response: Response, job: JobPath) -> Job:
 @router.post(
     "/jobs/{job}/pause",
     status_code=202,
-    operation_id="pause_job",
     summary="Save a checkpoint and stop, so that the job can be resumed",
     **documented_body(Pause, {}),
 )
@@ -75,7 +73,6 @@ async def pause_job(request: Request, response: Response, job: JobPath) -> Job:
 @router.post(
     "/jobs/{job}/resume",
     status_code=202,
-    operation_id="resume_job",
     summary="Queue a job again, to continue from its newest verified checkpoint, or from an older one",
     **documented_body(Resume, {"priority": 5, "max_steps": 500}),
 )
@@ -94,7 +91,6 @@ async def resume_job(request: Request, response: Response, job: JobPath) -> Job:
 @router.post(
     "/jobs/{job}/do",
     status_code=202,
-    operation_id="do_job",
     summary="Save, evaluate or change an argument at the next step of a running job",
     **documented_body(
         Do, {"save": True, "set": {"learning_rate": 0.0001}}, required=True, parameters=[IDEMPOTENCY_KEY]

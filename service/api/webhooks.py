@@ -90,7 +90,6 @@ class Rotation(Group):
 @router.post(
     "/webhooks",
     status_code=201,
-    operation_id="create_webhook",
     summary="Send the changes of jobs' states to a URL; the answer shows the secret once",
     responses={409: {}},
     **documented_body(
@@ -143,7 +142,7 @@ async def _check(services: Services, url: str) -> None:
         raise InvalidSpec([Problem("/url", "not_reachable", f"this URL {refusal}", hint)]) from refusal
 
 
-@router.get("/webhooks", operation_id="list_webhooks", summary="The project's webhooks")
+@router.get("/webhooks", summary="The project's webhooks")
 @needs(Scope.ADMIN)
 async def list_webhooks(request: Request) -> WebhookList:
     services = services_of(request)
@@ -151,7 +150,7 @@ async def list_webhooks(request: Request) -> WebhookList:
     return WebhookList(data=tuple(Webhook(**_fields(row)) for row in rows), next_cursor=None)
 
 
-@router.get("/webhooks/{webhook}", operation_id="get_webhook", summary="One webhook")
+@router.get("/webhooks/{webhook}", summary="One webhook")
 @needs(Scope.ADMIN)
 async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     """Returns a webhook, with the time since which it fails, or the reason why it was disabled."""
@@ -162,7 +161,6 @@ async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
 
 @router.patch(
     "/webhooks/{webhook}",
-    operation_id="amend_webhook",
     summary="Change a webhook's URL or filters, disable it or enable it",
     **documented_body(WebhookPatch, {"tags": ["demo"]}, required=True),
 )
@@ -194,7 +192,6 @@ def _summary_of(changes: webhooks.Changes) -> str:
 
 @router.post(
     "/webhooks/{webhook}/rotate",
-    operation_id="rotate_webhook",
     summary="Make a new secret for a webhook; the answer shows it once",
     **documented_body(Rotation, {"overlap": "2h"}),
 )
@@ -218,9 +215,7 @@ async def new_secret(services: Services, rotated: WebhookId, overlap_seconds: fl
     return row
 
 
-@router.delete(
-    "/webhooks/{webhook}", status_code=204, operation_id="delete_webhook", summary="Delete a webhook and its deliveries"
-)
+@router.delete("/webhooks/{webhook}", status_code=204, summary="Delete a webhook and its deliveries")
 @needs(Scope.ADMIN)
 async def delete_webhook(request: Request, webhook: WebhookPath) -> Response:
     await remove_webhook(services_of(request), webhook_id(webhook))
@@ -237,7 +232,6 @@ async def remove_webhook(services: Services, webhook: WebhookId) -> None:
 @router.post(
     "/webhooks/{webhook}/test",
     status_code=202,
-    operation_id="test_webhook",
     summary="Send the webhook a ping, within about a second",
     responses={409: {}},
 )
@@ -259,11 +253,7 @@ async def test_webhook(request: Request, webhook: WebhookPath) -> Delivery:
     return _delivery(await services.db.write(write))
 
 
-@router.get(
-    "/webhooks/{webhook}/deliveries",
-    operation_id="list_deliveries",
-    summary="The webhook's deliveries and their results, newest first",
-)
+@router.get("/webhooks/{webhook}/deliveries", summary="The webhook's deliveries and their results, newest first")
 @needs(Scope.ADMIN)
 async def list_deliveries(
     request: Request,
