@@ -32,7 +32,7 @@ from footplate.contract.explain import explain, kind_of
 from footplate.contract.ids import JobId, is_id
 from service.auth import Gatekeeper, is_open
 from service.caches import Catalogues, WebhookProjects
-from service.callers import CALLER, NOBODY, Caller, needed_by
+from service.callers import CALLER, NOBODY, Caller, Scope, needed_by, needs
 from service.events.tail import Tail
 from service.metrics import Meters
 from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, invalid_query
@@ -222,6 +222,13 @@ class StrictRoute(APIRoute):
                 raise invalid_query(error.errors()) from error
 
         return strict
+
+
+class AdminRoute(StrictRoute):
+    """A route that needs a key with the scope `admin`."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, needs(Scope.ADMIN)(endpoint), **options)
 
 
 def refuse_unknown(names: Sequence[str], allowed: Sequence[str]) -> None:

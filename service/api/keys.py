@@ -16,14 +16,14 @@ from footplate.contract.ids import KeyId, is_id, new_key_id
 from footplate.contract.resources.operations import CreatedKey, Key, KeyList
 from service.api.documented import documented_body
 from service.api.views import resource_values
-from service.callers import Scope, needs
-from service.deps import StrictRoute, read_model, services_of
+from service.callers import Scope
+from service.deps import AdminRoute, read_model, services_of
 from service.keyring import make_key
 from service.store import keys
 from service.store.rows import KeyRow
 from service.store.times import now_ms
 
-router = APIRouter(route_class=StrictRoute, tags=["keys"])
+router = APIRouter(route_class=AdminRoute, tags=["keys"])
 audit = logging.getLogger("footplate.audit")
 
 LONGEST_SECONDS = 10 * 365 * 86400.0
@@ -52,7 +52,6 @@ class NewKey(Group):
     summary="Make a key, which only this answer shows",
     **documented_body(NewKey, {"name": "the vision team", "project": "vision", "expires_in": "90d"}, required=True),
 )
-@needs(Scope.ADMIN)
 async def create_key(request: Request) -> CreatedKey:
     services = services_of(request)
     body = await read_model(request, NewKey)
@@ -85,7 +84,6 @@ async def create_key(request: Request) -> CreatedKey:
 
 
 @router.get("/keys", summary="The project's keys")
-@needs(Scope.ADMIN)
 async def list_keys(request: Request) -> KeyList:
     """Lists the keys of the project.
 
@@ -99,7 +97,6 @@ async def list_keys(request: Request) -> KeyList:
 
 
 @router.delete("/keys/{key}", status_code=204, summary="Delete a key, so that it is refused")
-@needs(Scope.ADMIN)
 async def delete_key(request: Request, key: str) -> Response:
     """Deletes a key and closes its open streams. Other API processes refuse the key within a second."""
     services = services_of(request)

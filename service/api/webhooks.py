@@ -19,15 +19,14 @@ from footplate.contract.outbound import Allowed, Refused, read_url
 from footplate.contract.resources.operations import CreatedWebhook, Delivery, DeliveryList, Webhook, WebhookList
 from service.api.documented import documented_body
 from service.api.views import moment, resource_values
-from service.callers import Scope, needs
-from service.deps import Services, StrictRoute, read_model, services_of
+from service.deps import AdminRoute, Services, read_model, services_of
 from service.problems import InvalidQuery
 from service.store import deliveries, webhooks
 from service.store.rows import DeliveryRow, WebhookRow
 from service.store.times import now_ms
 from service.webhooks.sending import aim, make_secret
 
-router = APIRouter(route_class=StrictRoute, tags=["webhooks"])
+router = APIRouter(route_class=AdminRoute, tags=["webhooks"])
 audit = logging.getLogger("footplate.audit")
 
 MOST = 50
@@ -96,7 +95,6 @@ class Rotation(Group):
         NewWebhook, {"url": "https://hooks.example.com/footplate", "states": ["succeeded", "failed"]}, required=True
     ),
 )
-@needs(Scope.ADMIN)
 async def create_webhook(request: Request, response: Response) -> CreatedWebhook:
     services = services_of(request)
     body = await read_model(request, NewWebhook)
@@ -143,7 +141,6 @@ async def _check(services: Services, url: str) -> None:
 
 
 @router.get("/webhooks", summary="The project's webhooks")
-@needs(Scope.ADMIN)
 async def list_webhooks(request: Request) -> WebhookList:
     services = services_of(request)
     rows = await services.db.read(webhooks.of_project, project=services.project)
@@ -151,7 +148,6 @@ async def list_webhooks(request: Request) -> WebhookList:
 
 
 @router.get("/webhooks/{webhook}", summary="One webhook")
-@needs(Scope.ADMIN)
 async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     """Returns a webhook, with the time since which it fails, or the reason why it was disabled."""
     services = services_of(request)
@@ -164,7 +160,6 @@ async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     summary="Change a webhook's URL or filters, disable it or enable it",
     **documented_body(WebhookPatch, {"tags": ["demo"]}, required=True),
 )
-@needs(Scope.ADMIN)
 async def amend_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     services = services_of(request)
     changed, patch = webhook_id(webhook), await read_model(request, WebhookPatch)
@@ -195,7 +190,6 @@ def _summary_of(changes: webhooks.Changes) -> str:
     summary="Make a new secret for a webhook; the answer shows it once",
     **documented_body(Rotation, {"overlap": "2h"}),
 )
-@needs(Scope.ADMIN)
 async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebhook:
     """Makes a new secret. Until `old_secret_until`, each delivery has two signatures, one by each secret.
 
@@ -216,7 +210,6 @@ async def new_secret(services: Services, rotated: WebhookId, overlap_seconds: fl
 
 
 @router.delete("/webhooks/{webhook}", status_code=204, summary="Delete a webhook and its deliveries")
-@needs(Scope.ADMIN)
 async def delete_webhook(request: Request, webhook: WebhookPath) -> Response:
     await remove_webhook(services_of(request), webhook_id(webhook))
     return Response(status_code=204)
@@ -235,7 +228,6 @@ async def remove_webhook(services: Services, webhook: WebhookId) -> None:
     summary="Send the webhook a ping, within about a second",
     responses={409: {}},
 )
-@needs(Scope.ADMIN)
 async def test_webhook(request: Request, webhook: WebhookPath) -> Delivery:
     """Returns the new delivery. Its result appears in the webhook's list of deliveries."""
     services = services_of(request)
@@ -254,7 +246,6 @@ async def test_webhook(request: Request, webhook: WebhookPath) -> Delivery:
 
 
 @router.get("/webhooks/{webhook}/deliveries", summary="The webhook's deliveries and their results, newest first")
-@needs(Scope.ADMIN)
 async def list_deliveries(
     request: Request,
     webhook: WebhookPath,

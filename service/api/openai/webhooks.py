@@ -37,15 +37,14 @@ from service.api.webhooks import (
     store_webhook,
     webhook_id,
 )
-from service.callers import Scope, needs
-from service.deps import Services, StrictRoute, read_model, services_of
+from service.deps import AdminRoute, Services, read_model, services_of
 from service.store import webhooks
 from service.store.deliveries import secrets_at
 from service.store.rows import WebhookRow, loads
 from service.store.times import now_ms
 from service.webhooks.deliver import send
 
-router = APIRouter(route_class=StrictRoute, include_in_schema=False)
+router = APIRouter(route_class=AdminRoute, include_in_schema=False)
 
 ALL = "/v1/webhook_endpoints"
 ONE = f"{ALL}/{{webhook}}"
@@ -62,13 +61,11 @@ class Unanswered(FootplateError):
 
 
 @router.get("/v1/webhook_event_types")
-@needs(Scope.ADMIN)
 async def list_event_types(request: Request) -> EventTypes:
     return EventTypes()
 
 
 @router.post(ALL)
-@needs(Scope.ADMIN)
 async def create_endpoint(request: Request) -> EndpointWithSecret:
     services = services_of(request)
     body = await read_model(request, NewEndpoint)
@@ -79,7 +76,6 @@ async def create_endpoint(request: Request) -> EndpointWithSecret:
 
 
 @router.get(ALL)
-@needs(Scope.ADMIN)
 async def list_endpoints(
     request: Request,
     after: Annotated[str | None, Query(max_length=64)] = None,
@@ -93,13 +89,11 @@ async def list_endpoints(
 
 
 @router.get(ONE)
-@needs(Scope.ADMIN)
 async def get_endpoint(request: Request, webhook: WebhookPath) -> Endpoint:
     return _shown(await _endpoint(services_of(request), webhook))
 
 
 @router.post(ONE)
-@needs(Scope.ADMIN)
 async def change_endpoint(request: Request, webhook: WebhookPath) -> Endpoint:
     services = services_of(request)
     body = await read_model(request, EndpointChanges)
@@ -115,7 +109,6 @@ async def change_endpoint(request: Request, webhook: WebhookPath) -> Endpoint:
 
 
 @router.post(f"{ONE}/rotate_secret")
-@needs(Scope.ADMIN)
 async def rotate_secret(request: Request, webhook: WebhookPath) -> EndpointWithSecret:
     services = services_of(request)
     body = await read_model(request, SecretRotation)
@@ -125,7 +118,6 @@ async def rotate_secret(request: Request, webhook: WebhookPath) -> EndpointWithS
 
 
 @router.post(f"{ONE}/test")
-@needs(Scope.ADMIN)
 async def test_endpoint(request: Request, webhook: WebhookPath) -> EndpointTested:
     """Sends a sample event once, and answers with the receiver's status. The event is not in the list of deliveries."""
     services = services_of(request)
@@ -142,7 +134,6 @@ async def test_endpoint(request: Request, webhook: WebhookPath) -> EndpointTeste
 
 
 @router.delete(ONE)
-@needs(Scope.ADMIN)
 async def delete_endpoint(request: Request, webhook: WebhookPath) -> Deleted:
     services = services_of(request)
     row = await _endpoint(services, webhook)
