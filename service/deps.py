@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,7 @@ from service.redis_client import ControlNumbers, RedisNotifier
 from service.settings import ServiceSettings
 from service.store.database import Database
 
+_audit = logging.getLogger("footplate.audit")
 MAX_BODY_BYTES = 1024 * 1024
 Body = TypeVar("Body", bound=BaseModel)
 T = TypeVar("T")
@@ -75,6 +77,10 @@ class Services:
         self.tail.wake([job])
         self.notifier.announce([job])
         self.wake_control()
+
+    def audit(self, change: str) -> None:
+        """Logs a change with the key of the caller, after the change was committed."""
+        _audit.info("%s by %s", change, self.caller.by)
 
 
 def services_of(connection: HTTPConnection) -> Services:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -28,7 +27,6 @@ from service.store.job_list import JobFilter
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
-audit = logging.getLogger("footplate.audit")
 
 MOST = 500
 AT_ONCE = 50
@@ -89,9 +87,7 @@ async def bulk_jobs(request: Request) -> BulkOutcome:
     changed_jobs = [JobId(outcome.job) for outcome in outcomes if outcome.error is None]
     for job in changed_jobs:
         services.changed(job)
-    audit.info(
-        "%s of %d jobs of project %s by %s", bulk.action, len(changed_jobs), services.project, services.caller.by
-    )
+    services.audit(f"{bulk.action} of {len(changed_jobs)} jobs of project {services.project}")
     return BulkOutcome(data=tuple(outcomes), next_cursor=cursor)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -34,7 +33,6 @@ from service.store.rows import BundleRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["bundles"])
-audit = logging.getLogger("footplate.audit")
 
 ZIP = "application/zip"
 BODY: dict[str, Any] = {
@@ -106,7 +104,7 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
             lambda put: services.db.write(BUNDLES.keep, row=row, put=put),
         )
     if is_new:
-        audit.info("bundle %s of project %s stored by %s", bundle.sha256, services.project, services.caller.by)
+        services.audit(f"bundle {bundle.sha256} of project {services.project} stored")
     return bundle, is_new
 
 
@@ -156,7 +154,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
     row = await _row(services, sha256)
     remove = await remover(services.settings.store, str(layout.bundle_file(row.sha256)))
     await services.db.write(drop, table=BUNDLES, project=services.project, key=row.sha256, remove=remove)
-    audit.info("bundle %s of project %s deleted by %s", row.sha256, services.project, services.caller.by)
+    services.audit(f"bundle {row.sha256} of project {services.project} deleted")
     return Response(status_code=204)
 
 

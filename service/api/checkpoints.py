@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from typing import Annotated
 
@@ -35,7 +34,6 @@ from service.store.rows import CheckpointRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["checkpoints"])
-audit = logging.getLogger("footplate.audit")
 
 ONE = "/jobs/{job}/checkpoints/{checkpoint}"
 Named = Annotated[
@@ -150,11 +148,10 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
     The answer is 409 if the checkpoint is pinned, or if it is the only one from which an unfinished job can continue.
     """
     services, owner = services_of(request), job_id(job)
-    by = services.caller.by
-    dropped = await services.db.write(drop, services.project, owner, checkpoint, now_ms(), by=by)
+    dropped = await services.db.write(drop, services.project, owner, checkpoint, now_ms(), by=services.caller.by)
     services.changed(owner)
     row = dropped.row
-    audit.info("checkpoint %s of job %s deleted by %s: %d bytes", row.id, owner, by, dropped.frees_bytes)
+    services.audit(f"checkpoint {row.id} ({dropped.frees_bytes} bytes) of job {owner} deleted")
     return DeletedCheckpoint(**views.checkpoint_fields(row), frees_bytes=dropped.frees_bytes)
 
 
@@ -168,8 +165,7 @@ async def pin_checkpoint(request: Request, job: JobPath, checkpoint: Named) -> C
     body = await read_model(request, Pinning)
     row = await (_pin if body.pinned else _unpin)(services, owner, checkpoint)
     services.changed(owner)
-    word = "pinned" if body.pinned else "unpinned"
-    audit.info("checkpoint %s of job %s %s by %s", row.id, owner, word, services.caller.by)
+    services.audit(f"checkpoint {row.id} of job {owner} {'pinned' if body.pinned else 'unpinned'}")
     return views.checkpoint(row)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -43,7 +42,6 @@ from service.store.rows import FileRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["files"])
-audit = logging.getLogger("footplate.audit")
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="upload-checks")
 """The threads that check uploads. Checks of large files take minutes, so other threads write the files."""
@@ -135,7 +133,7 @@ async def store_file(
         await services.db.write(set_report, row=row)
         stored = replace(stored, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
     if is_new:
-        audit.info("file %s (%s) of project %s stored by %s", file, name, services.project, services.caller.by)
+        services.audit(f"file {file} ({name}) of project {services.project} stored")
     return stored, is_new
 
 
@@ -225,7 +223,7 @@ async def remove_file(services: Services, file: str) -> None:
     row = await file_row(services, file)
     remove = await remover(services.settings.store, str(layout.UPLOADS / row.id))
     await services.db.write(referred.drop, table=FILES, project=services.project, key=row.id, remove=remove)
-    audit.info("file %s (%s) of project %s deleted by %s", row.id, row.name, services.project, services.caller.by)
+    services.audit(f"file {row.id} ({row.name}) of project {services.project} deleted")
 
 
 async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:

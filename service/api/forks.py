@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -26,7 +25,6 @@ from service.jobs.fork import forked, note_of, patched, source
 from service.store.rows import JobRow
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
-audit = logging.getLogger("footplate.audit")
 
 
 class Fork(Group):
@@ -73,9 +71,8 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
         submitted = await write_job(request, services, accepted, use, warnings=warnings, note=note)
     except InvalidSpec as invalid:
         raise InvalidSpec([_in_request(problem, fork.patch) for problem in invalid.problems]) from invalid
-    new = submitted.job
-    audit.info("job %s of project %s forked as %s by %s", forked_id, services.project, new.id, services.caller.by)
-    return created(submitted, services, response, 202, _job(new, differences))
+    services.audit(f"job {forked_id} of project {services.project} forked as {submitted.job.id}")
+    return created(submitted, services, response, 202, _job(submitted.job, differences))
 
 
 def _job(row: JobRow, differences: ForkOf) -> ForkedJob:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any
@@ -39,7 +38,6 @@ from service.store.times import now_ms
 from service.tracing import TRACEPARENT
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
-audit = logging.getLogger("footplate.audit")
 
 JSON = "application/json"
 MAX_KEY_LENGTH = 255
@@ -281,7 +279,7 @@ async def remove(services: Services, job: JobId, if_version: int | None = None) 
     folders = await services.db.write(delete, services.project, job, now_ms(), if_version=if_version)
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(job)
-    audit.info("job %s of project %s deleted by %s", job, services.project, services.caller.by)
+    services.audit(f"job {job} of project {services.project} deleted")
     await asyncio.to_thread(remove_folders, services.settings.store, folders)
 
 

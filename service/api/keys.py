@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Annotated
 
 from fastapi import APIRouter, Request
@@ -24,7 +23,6 @@ from service.store.rows import KeyRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=AdminRoute, tags=["keys"])
-audit = logging.getLogger("footplate.audit")
 
 LONGEST_SECONDS = 10 * 365 * 86400.0
 
@@ -79,7 +77,7 @@ async def create_key(request: Request) -> CreatedKey:
     )
     await services.db.write(keys.insert_key, row=row)
     await services.gatekeeper.keyring.refresh()
-    audit.info("key %s (%s, project %s, %s) made by %s", row.prefix, row.name, row.project, row.scopes, row.created_by)
+    services.audit(f"key {row.prefix} ({row.name}, project {row.project}, {row.scopes}) made")
     return CreatedKey(**resource_values(row, Key), key=secret)
 
 
@@ -104,5 +102,5 @@ async def delete_key(request: Request, key: str) -> Response:
         raise NotFound(f"there is no key {key[:80]!r} in this project", hint="GET /keys lists them by id")
     row = await services.db.write(keys.delete_key, KeyId(key), services.caller.limit)
     await services.gatekeeper.keyring.refresh()
-    audit.info("key %s (%s, project %s) deleted by %s", row.prefix, row.name, row.project, services.caller.by)
+    services.audit(f"key {row.prefix} ({row.name}, project {row.project}) deleted")
     return Response(status_code=204)

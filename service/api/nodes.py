@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
@@ -19,7 +17,6 @@ from service.deps import Services, StrictRoute, read_model, services_of
 from service.store import attempts, jobs, nodes
 
 router = APIRouter(route_class=StrictRoute, tags=["nodes"])
-audit = logging.getLogger("footplate.audit")
 
 
 class Drain(Group):
@@ -57,7 +54,7 @@ async def drain_node(request: Request, node: str) -> Node:
     row = await services.db.write(nodes.request_drain, node_id=_node_id(node), drain=body.drain)
     sources, visible = await services.db.read(lambda conn: (attempts.open_sources(conn), _visible(conn, services)))
     services.wake_control()
-    audit.info("node %s (%s): drain=%s by %s", row.id, row.name, body.drain, services.caller.by)
+    services.audit(f"node {row.id} ({row.name}): drain={body.drain}")
     return views.node(row, sources, visible, may_change=True)
 
 
@@ -76,7 +73,7 @@ async def remove_node(request: Request, node: str) -> Response:
     """
     services = services_of(request)
     row = await services.db.write(nodes.remove, node_id=_node_id(node))
-    audit.info("node %s (%s) removed by %s", row.id, row.name, services.caller.by)
+    services.audit(f"node {row.id} ({row.name}) removed")
     return Response(status_code=204)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Query, Request
@@ -27,7 +26,6 @@ from service.store.times import now_ms
 from service.webhooks.sending import aim, make_secret
 
 router = APIRouter(route_class=AdminRoute, tags=["webhooks"])
-audit = logging.getLogger("footplate.audit")
 
 MOST = 50
 """The most webhooks of one project."""
@@ -281,8 +279,7 @@ def webhook_id(text: str) -> WebhookId:
 
 def _audit(services: Services, row: WebhookRow, action: str) -> None:
     """Logs a change with the URL's host only, because the path of many receivers is a secret."""
-    host = read_url(row.url).authority
-    audit.info("webhook %s (%s, project %s) %s by %s", row.id, host, row.project, action, services.caller.by)
+    services.audit(f"webhook {row.id} ({read_url(row.url).authority}, project {row.project}) {action}")
 
 
 def _fields(row: WebhookRow) -> dict[str, Any]:
