@@ -20,7 +20,7 @@ from service.api.documented import already_stored_response
 from service.api.downloads import download
 from service.api.pages import after, following
 from service.api.uploads import body_of, keep, remover, uploaded
-from service.api.views import resource_values
+from service.api.views import shown
 from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, services_of
@@ -170,4 +170,4 @@ def _is_sha256(text: str) -> bool:
 
 def _bundle(row: BundleRow) -> Bundle:
     files = tuple(BundleFile(path=path, bytes=size) for path, size in json.loads(row.files))
-    return Bundle(**resource_values(row, Bundle, files=files))
+    return shown(row, Bundle, files=files)

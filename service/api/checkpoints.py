@@ -152,7 +152,7 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
     services.changed(owner)
     row = dropped.row
     services.audit(f"checkpoint {row.id} ({dropped.frees_bytes} bytes) of job {owner} deleted")
-    return DeletedCheckpoint(**views.checkpoint_fields(row), frees_bytes=dropped.frees_bytes)
+    return views.shown(row, DeletedCheckpoint, pinned=row.is_pinned, frees_bytes=dropped.frees_bytes)
 
 
 @router.patch(

@@ -27,7 +27,7 @@ from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
 from service.api.uploads import Upload, body_of, keep, remover, uploaded
-from service.api.views import resource_values
+from service.api.views import shown
 from service.artifact_files import CannotRead, open_below
 from service.deps import Services, StrictRoute, services_of
 from service.jobs import node_files
@@ -87,7 +87,7 @@ async def create_file(request: Request, response: Response, name: Name = None, t
     file, is_new = await store_file(services, name, body, tokenizer=tokenizer)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/files/{file.id}"
-    return _file(file)
+    return shown(file, File)
 
 
 def most_bytes(services: Services) -> int:
@@ -185,12 +185,12 @@ async def list_files(
     services = services_of(request)
     rows = await services.db.read(FILES.page, services.project, limit + 1, after(cursor, is_file))
     more = following([(row.created_at, row.id) for row in rows], limit)
-    return FileList(data=tuple(_file(replace(row, report=None)) for row in rows[:limit]), next_cursor=more)
+    return FileList(data=tuple(shown(replace(row, report=None), File) for row in rows[:limit]), next_cursor=more)
 
 
 @router.get("/files/{file}", summary="One file")
 async def get_file(request: Request, file: FilePath) -> File:
-    return _file(await file_row(services_of(request), file))
+    return shown(await file_row(services_of(request), file), File)
 
 
 @router.head("/files/{file}/content", include_in_schema=False)
@@ -258,7 +258,3 @@ async def file_row(services: Services, file: str) -> FileRow:
     if not is_file(file):
         raise NotFound(f"there is no file {file[:100]!r}", hint="GET /files lists all files and their ids")
     return await services.db.read(FILES.get, project=services.project, key=FileId(file))
-
-
-def _file(row: FileRow) -> File:
-    return File(**resource_values(row, File))

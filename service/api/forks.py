@@ -76,7 +76,7 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
 
 
 def _job(row: JobRow, differences: ForkOf) -> ForkedJob:
-    return ForkedJob(**views.job_fields(row), fork=differences)
+    return ForkedJob(**dict(views.job(row)), fork=differences)
 
 
 def _warnings(accepted: Accepted, patch: Mapping[str, Any]) -> list[SpecWarning]:

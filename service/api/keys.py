@@ -14,7 +14,7 @@ from footplate.contract.fields import DURATION, Group, Many, ShortText, pattern
 from footplate.contract.ids import KeyId, is_id, new_key_id
 from footplate.contract.resources.operations import CreatedKey, Key, KeyList
 from service.api.documented import documented_body
-from service.api.views import resource_values
+from service.api.views import shown
 from service.callers import Scope
 from service.deps import AdminRoute, read_model, services_of
 from service.keyring import make_key
@@ -78,7 +78,7 @@ async def create_key(request: Request) -> CreatedKey:
     await services.db.write(keys.insert_key, row=row)
     await services.gatekeeper.keyring.refresh()
     services.audit(f"key {row.prefix} ({row.name}, project {row.project}, {row.scopes}) made")
-    return CreatedKey(**resource_values(row, Key), key=secret)
+    return shown(row, CreatedKey, key=secret)
 
 
 @router.get("/keys", summary="The project's keys")
@@ -90,7 +90,7 @@ async def list_keys(request: Request) -> KeyList:
     services = services_of(request)
     rows = await services.db.read(keys.all_keys)
     limit = services.caller.limit
-    data = tuple(Key(**resource_values(row, Key)) for row in rows if limit in (None, row.project))
+    data = tuple(shown(row, Key) for row in rows if limit in (None, row.project))
     return KeyList(data=data, next_cursor=None)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.errors import Problem
 from footplate.contract.resources.jobs import Ahead, Queue, QueuedJob
-from service.api.views import moment, resource_values
+from service.api.views import moment, shown
 from service.deps import StrictRoute, job_id, services_of
 from service.jobs import waiting
 from service.jobs.needs import Needs
@@ -71,14 +71,15 @@ def _read(cursor: str) -> Key:
 
 def _queued(place: QueuePlace, row: WaitingRow, now: int) -> QueuedJob:
     needs = Needs.from_json(row.needs)
-    values = {
-        "job": row.id,
-        "pool": needs.pool,
-        "needs": str(needs),
-        "place": place.number,
-        "ahead": Ahead(yours=place.yours, others=place.others),
-        "queued_at": text_of(row.queued_at),
-        "waited_s": max(0, now - row.waits_since) / 1000,
-        "starts_after": moment(row.not_before),
-    }
-    return QueuedJob(**resource_values(row, QueuedJob, **values))
+    return shown(
+        row,
+        QueuedJob,
+        job=row.id,
+        pool=needs.pool,
+        needs=str(needs),
+        place=place.number,
+        ahead=Ahead(yours=place.yours, others=place.others),
+        queued_at=text_of(row.queued_at),
+        waited_s=max(0, now - row.waits_since) / 1000,
+        starts_after=moment(row.not_before),
+    )

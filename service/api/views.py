@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from footplate.contract.fields import Json, Resource
 from footplate.contract.ids import JobId, NodeId
@@ -17,6 +17,7 @@ from service.store.mapping import shown_as
 from service.store.rows import AttemptRow, CheckpointRow, EventRow, JobRow, NodeRow, SourceRow, loads
 from service.store.times import text_of
 
+Shown = TypeVar("Shown", bound=Resource)
 _RESERVED = ('"no":', '"step":', '"epoch":')
 
 
@@ -28,14 +29,14 @@ def etag(version: int) -> str:
     return f'"{version}"'
 
 
-def resource_values(row: Any, resource: type[Resource], **values: Any) -> Json:
-    """Returns the values of a resource's fields: those in `values`, and else the row's columns of the same names."""
+def shown(row: Any, resource: type[Shown], /, **values: Any) -> Shown:
+    """Returns a resource. Its fields are those in `values`, and else the row's columns of the same names."""
     row_class: Any = type(row)
     for name, show in _common(row_class, resource):
         if name not in values:
             value = getattr(row, name)
             values[name] = value if show is None or value is None else show(value)
-    return values
+    return resource(**values)
 
 
 @cache
@@ -46,12 +47,7 @@ def _common(row_class: type, resource: type[Resource]) -> list[tuple[str, Callab
 
 
 def job(row: JobRow, nodes: Sequence[str] = ()) -> Job:
-    return Job(**job_fields(row, nodes))
-
-
-def job_fields(row: JobRow, nodes: Sequence[str] = ()) -> Json:
-    """Returns the values of the fields of a Job, for resources that extend Job."""
-    return resource_values(
+    return shown(
         row,
         Job,
         metadata=loads(row.job_metadata),
@@ -83,39 +79,29 @@ def flat(row: EventRow) -> str:
 
 def attempt(row: AttemptRow, sources: Sequence[SourceRow], names: Mapping[NodeId, str]) -> Attempt:
     nodes = tuple(
-        AttemptNode(
-            id=source.node,
-            name=names.get(source.node, source.node),
-            slots=source.slots,
-            gpus=loads(source.gpus),
-            events=source.watermark,
-        )
+        shown(source, AttemptNode, id=source.node, name=names.get(source.node, source.node), events=source.watermark)
         for source in sources
         if source.attempt == row.attempt
     )
-    return Attempt(**resource_values(row, Attempt, running_s=row.running_ms / 1000, nodes=nodes))
+    return shown(row, Attempt, running_s=row.running_ms / 1000, nodes=nodes)
 
 
 def checkpoint(row: CheckpointRow) -> Checkpoint:
-    return Checkpoint(**checkpoint_fields(row))
-
-
-def checkpoint_fields(row: CheckpointRow) -> Json:
-    """Returns the values of the fields of a Checkpoint, for resources that extend Checkpoint."""
-    return resource_values(row, Checkpoint, pinned=row.is_pinned)
+    return shown(row, Checkpoint, pinned=row.is_pinned)
 
 
 def node(row: NodeRow, sources: Sequence[SourceRow], visible: Collection[JobId], *, may_change: bool) -> Node:
     on_node = [source for source in sources if source.node == row.id]
-    values = {
-        "state": node_state(row),
-        "takes_work": row.takes_work,
-        "message": row.why_not,
-        "slots_used": sum(source.slots for source in on_node),
-        "jobs": tuple(sorted({source.job_id for source in on_node if source.job_id in visible})),
-        "actions": _node_actions(row, is_used=bool(on_node)) if may_change else (),
-    }
-    return Node(**resource_values(row, Node, **values))
+    return shown(
+        row,
+        Node,
+        state=node_state(row),
+        takes_work=row.takes_work,
+        message=row.why_not,
+        slots_used=sum(source.slots for source in on_node),
+        jobs=tuple(sorted({source.job_id for source in on_node if source.job_id in visible})),
+        actions=_node_actions(row, is_used=bool(on_node)) if may_change else (),
+    )
 
 
 def _node_actions(row: NodeRow, *, is_used: bool) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, TypeVar, cast
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
@@ -17,7 +17,7 @@ from footplate.contract.lifecycle import JobState
 from footplate.contract.outbound import Allowed, Refused, read_url
 from footplate.contract.resources.operations import CreatedWebhook, Delivery, DeliveryList, Webhook, WebhookList
 from service.api.documented import documented_body
-from service.api.views import moment, resource_values
+from service.api.views import moment, shown
 from service.deps import AdminRoute, Services, read_model, services_of
 from service.problems import InvalidQuery
 from service.store import deliveries, webhooks
@@ -27,6 +27,7 @@ from service.webhooks.sending import aim, make_secret
 
 router = APIRouter(route_class=AdminRoute, tags=["webhooks"])
 
+AnyWebhook = TypeVar("AnyWebhook", bound=Webhook)
 MOST = 50
 """The most webhooks of one project."""
 LONGEST_OVERLAP_SECONDS = 7 * 86400.0
@@ -98,7 +99,7 @@ async def create_webhook(request: Request, response: Response) -> CreatedWebhook
     body = await read_model(request, NewWebhook)
     row = await store_webhook(services, body)
     response.headers["Location"] = f"/webhooks/{row.id}"
-    return CreatedWebhook(**_fields(row), secret=row.secret)
+    return _webhook(row, CreatedWebhook)
 
 
 async def store_webhook(services: Services, body: NewWebhook) -> WebhookRow:
@@ -142,7 +143,7 @@ async def _check(services: Services, url: str) -> None:
 async def list_webhooks(request: Request) -> WebhookList:
     services = services_of(request)
     rows = await services.db.read(webhooks.of_project, project=services.project)
-    return WebhookList(data=tuple(Webhook(**_fields(row)) for row in rows), next_cursor=None)
+    return WebhookList(data=tuple(_webhook(row, Webhook) for row in rows), next_cursor=None)
 
 
 @router.get("/webhooks/{webhook}", summary="One webhook")
@@ -150,7 +151,7 @@ async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     """Returns a webhook, with the time since which it fails, or the reason why it was disabled."""
     services = services_of(request)
     row = await services.db.read(webhooks.get, project=services.project, webhook=webhook_id(webhook))
-    return Webhook(**_fields(row))
+    return _webhook(row, Webhook)
 
 
 @router.patch(
@@ -162,7 +163,7 @@ async def amend_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     services = services_of(request)
     changed, patch = webhook_id(webhook), await read_model(request, WebhookPatch)
     changes = cast("webhooks.Changes", patch.model_dump(include=patch.model_fields_set))
-    return Webhook(**_fields(await change_webhook(services, changed, changes)))
+    return _webhook(await change_webhook(services, changed, changes), Webhook)
 
 
 async def change_webhook(services: Services, changed: WebhookId, changes: webhooks.Changes) -> WebhookRow:
@@ -196,7 +197,7 @@ async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebho
     services = services_of(request)
     rotated, rotation = webhook_id(webhook), await read_model(request, Rotation)
     row = await new_secret(services, rotated, rotation.overlap)
-    return CreatedWebhook(**_fields(row), secret=row.secret)
+    return _webhook(row, CreatedWebhook)
 
 
 async def new_secret(services: Services, rotated: WebhookId, overlap_seconds: float) -> WebhookRow:
@@ -268,7 +269,7 @@ async def list_deliveries(
 
 
 def _delivery(row: DeliveryRow) -> Delivery:
-    return Delivery(**resource_values(row, Delivery, job=row.job_id, next_try_at=moment(row.due_at)))
+    return shown(row, Delivery, job=row.job_id, next_try_at=moment(row.due_at))
 
 
 def webhook_id(text: str) -> WebhookId:
@@ -282,5 +283,5 @@ def _audit(services: Services, row: WebhookRow, action: str) -> None:
     services.audit(f"webhook {row.id} ({read_url(row.url).authority}, project {row.project}) {action}")
 
 
-def _fields(row: WebhookRow) -> dict[str, Any]:
-    return resource_values(row, Webhook, enabled=row.disabled_at is None, old_secret_until=moment(row.old_until))
+def _webhook(row: WebhookRow, resource: type[AnyWebhook]) -> AnyWebhook:
+    return shown(row, resource, enabled=row.disabled_at is None, old_secret_until=moment(row.old_until))
