@@ -23,9 +23,11 @@ from service.store.database import Database
 log = logging.getLogger("footplate.api")
 
 
-class PolledCache(ABC):
+class Poller(ABC):
+    """Reads SQL at an interval: the caches, and the spans of attempts that have ended (spans.py)."""
+
     SECONDS: ClassVar[float]
-    """The seconds between two reads of SQL, and so the greatest age of the cached rows."""
+    """The seconds between two reads of SQL, and so the greatest age of cached rows."""
 
     @property
     def seconds(self) -> float:
@@ -36,11 +38,11 @@ class PolledCache(ABC):
         self._db = db
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
-        self._failures = ErrorLog(log, f"the cache {type(self).__name__}")
+        self._failures = ErrorLog(log, type(self).__name__)
 
     @abstractmethod
     async def _read(self) -> None:
-        """Reads the cached values from SQL, and replaces the old ones."""
+        """Reads SQL, and replaces the values of the read before."""
 
     async def refresh(self) -> None:
         """Reads SQL now. Only one read runs at a time, so that a slow read cannot replace the result of a later one."""
@@ -67,12 +69,12 @@ class PolledCache(ABC):
         except FootplateError:
             pass  # SQL is unreachable, which the requests that need SQL report.
         except Exception as error:
-            self._failures.failed("cannot be read: %r", error, trace=True)
+            self._failures.failed("cannot be updated: %r", error, trace=True)
         else:
             self._failures.went_well()
 
 
-class Catalogues(PolledCache):
+class Catalogues(Poller):
     """The catalogues of all connected nodes. A component's name is accepted if any node has the component."""
 
     SECONDS = 2.0
@@ -114,7 +116,7 @@ def _union(catalogues: list[Catalogue]) -> Catalogue | None:
     return Catalogue.of(described.values()) if catalogues else None
 
 
-class WebhookProjects(PolledCache):
+class WebhookProjects(Poller):
     """The projects that have an enabled webhook. POST /jobs reads webhooks only for these projects.
 
     A new webhook may miss jobs that are submitted to another API process within the next second. Later changes of a

@@ -19,7 +19,7 @@ from hashlib import sha256
 
 from footplate.contract.errors import FootplateError, Unauthorized
 from footplate.contract.ids import KeyId
-from service.caches import PolledCache
+from service.caches import Poller
 from service.callers import EVERYWHERE, Caller, Scope
 from service.rate_limit import Quota
 from service.redaction import MARK
@@ -49,7 +49,7 @@ def make_key() -> tuple[str, str]:
     return f"{prefix}_{secrets.token_hex(32)}", prefix
 
 
-class Keyring(PolledCache):
+class Keyring(Poller):
     SECONDS = 0.5
 
     def __init__(self, settings: ServiceSettings, db: Database) -> None:

@@ -113,7 +113,7 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         tail.wake(jobs)
         notifier.announce(jobs)
 
-    control = Control(db, settings, tracing.following(db, notify)) if with_control else None
+    control = Control(db, settings, await tracing.following(db, notify)) if with_control else None
 
     # While this process waits for control's lock, control is another process.
     def wake_control() -> None:
@@ -152,7 +152,7 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
 
 async def _control(db: Database, settings: ServiceSettings, tracing: Untraced) -> int:
     notifier = RedisNotifier(settings.redis)
-    control = Control(db, settings, tracing.following(db, notifier.announce))
+    control = Control(db, settings, await tracing.following(db, notifier.announce))
     notifier.start(control=control.numbers)
     stop_event = asyncio.Event()
     try:

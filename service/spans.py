@@ -30,16 +30,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from footplate.contract.errors import FootplateError
 from footplate.contract.ids import JobId
 from footplate.contract.tracing import of_attempt, parts_of
+from service.caches import Poller
 from service.problems import REQUEST_ID
 from service.store import traces
 from service.store.database import Database
 from service.store.times import now_ms
 from service.store.traces import EndedAttempt
-from service.tracing import TRACEPARENT, Notify, Untraced, log
+from service.tracing import TRACEPARENT, Notify, Untraced
 
 LAST_SECONDS = 5.0
 """The time that sending the last spans may take at the end of the process."""
-LOOK_SECONDS = 1.0
 REMEMBERED_MS = 600_000
 """Attempts that ended longer ago are not sent, even if their job changes later."""
 QUIET = frozenset({"/livez", "/readyz", "/metrics"})
@@ -67,9 +67,9 @@ class Tracing(Untraced):
     def around(self, app: ASGIApp) -> ASGIApp:
         return Traced(app, self.tracer)
 
-    def following(self, db: Database, notify: Notify) -> Notify:
+    async def following(self, db: Database, notify: Notify) -> Notify:
         spans = self._jobs = JobSpans(self, db)
-        spans.start()
+        await spans.start()
 
         def both(jobs: Collection[JobId]) -> None:
             notify(jobs)
@@ -144,39 +144,26 @@ def _end(span: Span, scope: Scope, status: int) -> None:
     span.end()
 
 
-class JobSpans:
+class JobSpans(Poller):
     """The spans of jobs' attempts: the wait before each, the attempt, and its phases."""
 
+    SECONDS = 1.0
+
     def __init__(self, tracing: Tracing, db: Database) -> None:
-        self._tracer, self._ids, self._db = tracing.tracer, tracing.ids, db
+        super().__init__(db)
+        self._tracer, self._ids = tracing.tracer, tracing.ids
         self.changed: set[JobId] = set()
         """The jobs that have changed since spans of ended attempts were last sent."""
         self._sent_at: dict[tuple[JobId, int], int] = {}
         self._since = now_ms()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         """Ends the loop that sends spans, and sends the spans of attempts that have ended by now."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().close()
         with suppress(FootplateError):
-            await self.send_ended()
+            await self.refresh()
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self.send_ended()
-            except FootplateError:
-                continue  # SQL is unreachable. `changed` still has the jobs.
-            except Exception:
-                log.exception("cannot send the trace spans of some attempts that have ended")
-
-    async def send_ended(self) -> None:
+    async def _read(self) -> None:
         """Sends the spans of attempts that have ended since the last call. Each attempt is sent once."""
         changed = set(self.changed)
         if not changed:

@@ -28,7 +28,7 @@ class Untraced:
     def around(self, app: ASGIApp) -> ASGIApp:
         return app
 
-    def following(self, db: Database, notify: Notify) -> Notify:
+    async def following(self, db: Database, notify: Notify) -> Notify:
         """Returns a function that calls `notify` with the changed jobs, and also traces them if tracing is on."""
         return notify
 

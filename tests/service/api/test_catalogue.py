@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from footplate.contract.components import Catalogue, Described
-from service.caches import Catalogues, PolledCache, _union
+from service.caches import Catalogues, Poller, _union
 from service.store.database import Database
 from tests.conformance.acting import Stage
 
@@ -46,7 +46,7 @@ async def test_an_unreadable_catalogue_does_not_hide_catalogues_of_other_nodes(s
 
 
 async def test_a_cache_is_refreshed_again_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(PolledCache):
+    class Broken(Poller):
         SECONDS = 0.001
         reads, read_again = 0, asyncio.Event()
 

@@ -48,7 +48,7 @@ async def test_a_trace_continues_from_the_post_to_the_end_of_the_attempt(
 
     for _ in range(2):
         spans.changed.add(job)
-        await spans.send_ended()
+        await spans.refresh()
     await tracing.close()
 
     result = collector.spans
@@ -114,7 +114,7 @@ async def test_unsampled_jobs_and_jobs_from_before_tracing_send_no_spans(
         await attempted(api, job)
 
     spans.changed.update(jobs)
-    await spans.send_ended()
+    await spans.refresh()
     await tracing.close()
 
     assert collector.spans == {}
