@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 from footplate.contract.components import GROUPS, Catalogue, Described
 from footplate.contract.errors import FootplateError
@@ -22,17 +21,17 @@ from service.store.database import Database
 
 log = logging.getLogger("footplate.api")
 
+CATALOGUE_SECONDS = 2.0
+"""The interval of reads of catalogues. If a job is accepted by an outdated catalogue, its node reports the error."""
+FIRST_CATALOGUE_SECONDS = 0.1
+"""The interval until a node announces a catalogue. Until then, a POST accepts any component's name."""
+
 
 class Poller(ABC):
     """Reads SQL at an interval: the caches, and the spans of attempts that have ended (spans.py)."""
 
-    SECONDS: ClassVar[float]
+    seconds: float
     """The seconds between two reads of SQL, and so the greatest age of cached rows."""
-
-    @property
-    def seconds(self) -> float:
-        """The seconds until the next read of SQL, which a subclass may change."""
-        return self.SECONDS
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -77,10 +76,7 @@ class Poller(ABC):
 class Catalogues(Poller):
     """The catalogues of all connected nodes. A component's name is accepted if any node has the component."""
 
-    SECONDS = 2.0
-    """The interval of refreshes. If a job is accepted by an outdated catalogue, its node reports the error."""
-    FIRST_SECONDS = 0.1
-    """The interval until a node announces a catalogue. Until then, a POST accepts any component's name."""
+    seconds = FIRST_CATALOGUE_SECONDS
 
     def __init__(self, db: Database) -> None:
         super().__init__(db)
@@ -92,10 +88,6 @@ class Catalogues(Poller):
         self.roots: list[FileRoots | None] = []
         """The folders in which each node looks for files. None: the node does not announce them."""
 
-    @property
-    def seconds(self) -> float:
-        return self.SECONDS if self.announced else self.FIRST_SECONDS
-
     async def _read(self) -> None:
         bodies, roots = await self._db.read(lambda conn: (nodes.catalogues(conn), nodes.file_roots(conn)))
         self.roots = [None if text is None else FileRoots.model_validate_json(text) for text in roots]
@@ -103,6 +95,7 @@ class Catalogues(Poller):
         if bodies_json != self._bodies_json:
             self.announced = [catalogue for body in bodies if (catalogue := read_catalogue(body)) is not None]
             self._bodies_json, self.current = bodies_json, _union(self.announced)
+            self.seconds = CATALOGUE_SECONDS if self.announced else FIRST_CATALOGUE_SECONDS
 
 
 def _union(catalogues: list[Catalogue]) -> Catalogue | None:
@@ -123,7 +116,7 @@ class WebhookProjects(Poller):
     job's state do not use this cache, and are always delivered.
     """
 
-    SECONDS = 0.5
+    seconds = 0.5
     _projects: frozenset[str] | None = None
 
     def may_have_webhook(self, project: str) -> bool:

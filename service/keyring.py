@@ -50,7 +50,7 @@ def make_key() -> tuple[str, str]:
 
 
 class Keyring(Poller):
-    SECONDS = 0.5
+    seconds = 0.5
 
     def __init__(self, settings: ServiceSettings, db: Database) -> None:
         super().__init__(db)

@@ -147,7 +147,7 @@ def _end(span: Span, scope: Scope, status: int) -> None:
 class JobSpans(Poller):
     """The spans of jobs' attempts: the wait before each, the attempt, and its phases."""
 
-    SECONDS = 1.0
+    seconds = 1.0
 
     def __init__(self, tracing: Tracing, db: Database) -> None:
         super().__init__(db)

@@ -47,7 +47,7 @@ async def test_an_unreadable_catalogue_does_not_hide_catalogues_of_other_nodes(s
 
 async def test_a_cache_is_refreshed_again_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Poller):
-        SECONDS = 0.001
+        seconds = 0.001
         reads, read_again = 0, asyncio.Event()
 
         async def _read(self) -> None:
