@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -99,34 +99,32 @@ def job_id(text: str) -> JobId:
     return JobId(text)
 
 
+async def body_of(request: Request, most_bytes: int, too_large: BodyTooLarge) -> AsyncIterator[bytes]:
+    """Yields the pieces of a body. Raises `too_large` if there are more bytes, or if the Content-Length says so."""
+    encoding, length = request.headers.get("content-encoding", ""), request.headers.get("content-length", "")
+    if encoding.lower() not in ("", "identity"):
+        raise UnsupportedMediaType(f"Content-Encoding {encoding!r} is not supported", hint="send the body as it is")
+    if length.isascii() and length.isdigit() and int(length[:20]) > most_bytes:
+        raise too_large
+    arrived_bytes = 0
+    async for piece in request.stream():
+        arrived_bytes += len(piece)
+        if arrived_bytes > most_bytes:
+            raise too_large
+        yield piece
+
+
 async def read_body(request: Request) -> bytes:
     """Returns a JSON body. Raises BodyTooLarge as soon as more than 1 MiB has arrived."""
-    content_type = encoding = ""
-    for name, value in request.scope["headers"]:
-        if name == b"content-type":
-            content_type = value.decode("latin-1")
-        elif name == b"content-length" and value.isdigit() and int(value[:20]) > MAX_BODY_BYTES:
-            raise _too_large()
-        elif name == b"content-encoding":
-            encoding = value.decode("latin-1")
-    chunks, length = [], 0
-    async for chunk in request.stream():
-        length += len(chunk)
-        if length > MAX_BODY_BYTES:
-            raise _too_large()
-        chunks.append(chunk)
-    if length and content_type.partition(";")[0].strip().lower() != "application/json":
+    hint = "put data into files under data://, and send shorter prompts to a model"
+    too_large = BodyTooLarge(f"a body may have at most {MAX_BODY_BYTES:,} bytes", hint=hint)
+    body = b"".join([piece async for piece in body_of(request, MAX_BODY_BYTES, too_large)])
+    content_type = request.headers.get("content-type", "")
+    if body and content_type.partition(";")[0].strip().lower() != "application/json":
         hint = "send it with 'Content-Type: application/json'"
         how = f"as {content_type!r}" if content_type else "without a Content-Type"
         raise UnsupportedMediaType(f"the body was sent {how}, but must be JSON", hint=hint)
-    if length and encoding.lower() not in ("", "identity"):
-        raise UnsupportedMediaType(f"Content-Encoding {encoding!r} is not supported", hint="send the body as it is")
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _too_large() -> BodyTooLarge:
-    hint = "put data into files under data://, and send shorter prompts to a model"
-    return BodyTooLarge(f"a body may have at most {MAX_BODY_BYTES:,} bytes", hint=hint)
+    return body
 
 
 LARGE = SMALL_BYTES + 1

@@ -19,11 +19,11 @@ from footplate.contract.spec import JobSpec
 from service.api.documented import already_stored_response
 from service.api.downloads import download
 from service.api.pages import after, following
-from service.api.uploads import body_of, keep, remover, uploaded
+from service.api.uploads import keep, remover, uploaded
 from service.api.views import shown
 from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
-from service.deps import Services, StrictRoute, services_of
+from service.deps import Services, StrictRoute, body_of, services_of
 from service.jobs import references
 from service.jobs.installed import problems_missing_everywhere
 from service.jobs.references import CODE_IS_OFF, HOW_TO_TURN_CODE_ON, drop, not_allowed
@@ -83,7 +83,10 @@ async def create_bundle(request: Request, response: Response) -> Bundle:
         how = f"as {header!r}" if header else "without a Content-Type"
         hint = f"curl --data-binary @code.zip -H 'Content-Type: {ZIP}'"
         raise UnsupportedMediaType(f"the body was sent {how}, but a bundle must be sent as {ZIP}", hint=hint)
-    bundle, is_new = await store_bundle(services, body_of(request, MAX_BYTES, _too_large))
+    problem = too_large()
+    bundle, is_new = await store_bundle(
+        services, body_of(request, MAX_BYTES, BodyTooLarge(problem.detail, hint=problem.hint))
+    )
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/bundles/{bundle.sha256}"
     return _bundle(bundle)
@@ -92,7 +95,7 @@ async def create_bundle(request: Request, response: Response) -> Bundle:
 async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tuple[BundleRow, bool]:
     """Stores a zip by its sha256, and returns True if it is new in this project. Raises InvalidBundle."""
     artifacts = services.settings.artifacts_path
-    async with uploaded(pieces, artifacts / layout.bundle_file("").parent, MAX_BYTES, _too_large) as upload:
+    async with uploaded(pieces, artifacts / layout.bundle_file("").parent) as upload:
         entries = await asyncio.to_thread(look_into, upload.file, upload.bytes)
         files = json.dumps([[entry.path, entry.bytes] for entry in entries])
         unpacked = sum(entry.bytes for entry in entries)
@@ -106,11 +109,6 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
     if is_new:
         services.audit(f"bundle {bundle.sha256} of project {services.project} stored")
     return bundle, is_new
-
-
-def _too_large() -> BodyTooLarge:
-    problem = too_large()
-    return BodyTooLarge(problem.detail, hint=problem.hint)
 
 
 @router.get("/bundles", summary="Bundles, newest first")

@@ -26,10 +26,10 @@ from service.api.documented import already_stored_response
 from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, form_file
 from service.api.pages import after, following
-from service.api.uploads import Upload, body_of, keep, remover, uploaded
+from service.api.uploads import Upload, keep, remover, uploaded
 from service.api.views import shown
 from service.artifact_files import CannotRead, open_below
-from service.deps import Services, StrictRoute, services_of
+from service.deps import Services, StrictRoute, body_of, services_of
 from service.jobs import node_files
 from service.jobs import references as referred
 from service.jobs.file_kinds import check_content, checked_name
@@ -82,8 +82,7 @@ async def create_file(request: Request, response: Response, name: Name = None, t
     The same bytes again are the same file under its first name: the answer is 200.
     """
     services = services_of(request)
-    limit = most_bytes(services)
-    name, body = await _named(request, name, limit, partial(too_large, limit))
+    name, body = await _named(request, name, most_bytes(services))
     file, is_new = await store_file(services, name, body, tokenizer=tokenizer)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/files/{file.id}"
@@ -110,9 +109,8 @@ async def store_file(
     tokens = None if tokenizer is None else await asyncio.to_thread(_tokenizer_file, services, tokenizer)
     kind = kind_of(name)
     assert kind is not None
-    limit = most_bytes(services)
     folder = services.settings.artifacts_path / layout.UPLOADS
-    async with uploaded(pieces, folder, limit, partial(too_large, limit)) as upload:
+    async with uploaded(pieces, folder) as upload:
         if check is not None:
             await asyncio.get_running_loop().run_in_executor(_CHECKS, check, upload)
         else:
@@ -145,11 +143,9 @@ def _says_more(report: dict[str, Any], stored: str | None, *, has_tokens: bool) 
     return has_tokens or bool(report["rows"] > old["rows"])
 
 
-async def _named(
-    request: Request, name: str | None, limit: int, too_large: Callable[[], Exception]
-) -> tuple[str, AsyncIterator[bytes]]:
+async def _named(request: Request, name: str | None, limit: int) -> tuple[str, AsyncIterator[bytes]]:
     """Returns the name of the uploaded file, and its content as it arrives."""
-    body = body_of(request, limit, too_large)
+    body = body_of(request, limit, too_large(limit))
     media_type = request.headers.get("content-type", "")
     if media_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
         form = form_file(media_type, body)

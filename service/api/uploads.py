@@ -14,14 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from starlette.requests import Request
-
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.errors import Unavailable
 from footplate.contract.layout import PASSED_ONLY
 from footplate.contract.safe_paths import sync_folder
 from service.artifact_files import Store
-from service.problems import UnsupportedMediaType
 
 T = TypeVar("T")
 PIECE = 1024 * 1024
@@ -74,10 +71,8 @@ class Upload:
 
 
 @asynccontextmanager
-async def uploaded(
-    pieces: AsyncIterator[bytes], folder: Path, limit: int, too_large: Callable[[], Exception]
-) -> AsyncIterator[Upload]:
-    """Yields the upload once its body is on the disk. If the body exceeds the limit, raises and deletes the file."""
+async def uploaded(pieces: AsyncIterator[bytes], folder: Path) -> AsyncIterator[Upload]:
+    """Yields the upload once its pieces are on the disk. The temporary file is deleted at the end, or at an error."""
     with await asyncio.to_thread(_temporary_file, folder) as file:
         digest, size, waiting = hashlib.sha256(), 0, bytearray()
 
@@ -88,8 +83,6 @@ async def uploaded(
 
         async for piece in pieces:
             size += len(piece)
-            if size > limit:
-                raise too_large()
             waiting += piece
             if len(waiting) >= PIECE:
                 await asyncio.to_thread(write, bytes(waiting))
@@ -121,16 +114,6 @@ async def remover(store: Store, path: str) -> Callable[[], None]:
     else:
         remove = partial((store / path).unlink, missing_ok=True)
     return _store_errors()(remove)
-
-
-def body_of(request: Request, limit: int, too_large: Callable[[], Exception]) -> AsyncIterator[bytes]:
-    """Returns the pieces of a body. A body whose Content-Length exceeds the limit is refused before it is read."""
-    if request.headers.get("content-encoding", "identity").lower() not in ("", "identity"):
-        raise UnsupportedMediaType("Content-Encoding is not supported", hint="send the file as it is")
-    length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
-        raise too_large()
-    return request.stream()
 
 
 @_store_errors()

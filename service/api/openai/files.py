@@ -9,7 +9,6 @@ import asyncio
 import csv
 import io
 import json
-from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -25,8 +24,8 @@ from service.api.form import form_file
 from service.api.openai import from_job
 from service.api.openai.models import Deleted, FileObject, ListPage
 from service.api.openai.rows import check_upload, remember
-from service.api.uploads import Upload, body_of
-from service.deps import Services, StrictRoute, services_of
+from service.api.uploads import Upload
+from service.deps import Services, StrictRoute, body_of, services_of
 from service.jobs.file_kinds import InvalidFile, checked_name
 from service.problems import InvalidQuery
 from service.store import events, jobs
@@ -53,7 +52,7 @@ async def create_file(request: Request) -> FileObject:
     """Stores a file of rows to train on. Raises InvalidRows, which names the first line that cannot be used."""
     services = services_of(request)
     limit = most_bytes(services)
-    body = body_of(request, limit, partial(too_large, limit))
+    body = body_of(request, limit, too_large(limit))
     form = form_file(request.headers.get("content-type", ""), body, fields=("purpose",))
     name = rows_name(await form.name())
 

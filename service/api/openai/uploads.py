@@ -23,9 +23,9 @@ from service.api.openai import from_job
 from service.api.openai.files import require_purpose, rows_name
 from service.api.openai.models import MOST_PARTS, CompletedUpload, FileObject, NewUpload, UploadObject, UploadPart
 from service.api.openai.rows import check_upload, remember
-from service.api.uploads import Upload, body_of, keep, uploaded
+from service.api.uploads import Upload, keep, uploaded
 from service.artifact_files import exactly, open_below
-from service.deps import Services, StrictRoute, read_model, services_of
+from service.deps import Services, StrictRoute, body_of, read_model, services_of
 from service.jobs.remove_folders import delete_folder
 from service.problems import BodyTooLarge
 from service.store import uploads
@@ -73,13 +73,16 @@ async def create_part(request: Request, upload: str) -> UploadPart:
     """Stores one part of at most 64 MiB."""
     services, owner = services_of(request), upload_id(upload)
     await services.db.read(_pending, services.project, owner)
-    body = body_of(request, PART_BYTES + FORM_BYTES, _part_too_large)
+    too_large = BodyTooLarge(f"a part may have at most {PART_BYTES // 1024**2} MiB", hint="send more parts")
+    body = body_of(request, PART_BYTES + FORM_BYTES, too_large)
     form = form_file(request.headers.get("content-type", ""), body)
     await form.name()
     part = new_part_id()
     # Not in the folder of the parts, because a cancel deletes that folder, perhaps while this part arrives.
     folder = services.settings.artifacts_path / layout.UPLOADS
-    async with uploaded(form.pieces(), folder, PART_BYTES, _part_too_large) as content:
+    async with uploaded(form.pieces(), folder) as content:
+        if content.bytes > PART_BYTES:
+            raise too_large
         if content.bytes == 0:
             # Without bytes, any number of parts would fit into the upload.
             raise InvalidSpec([Problem("/data", "too_short", "the part has no bytes", "send a part of the file")])
@@ -225,10 +228,6 @@ async def _content(services: Services, part: UploadPartRow) -> AsyncIterator[byt
     with file:
         async for piece in in_threads(exactly(file, part.bytes, f"part {part.id}")):
             yield piece
-
-
-def _part_too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"a part may have at most {PART_BYTES // 1024**2} MiB", hint="send more parts")
 
 
 def _shown(row: UploadRow, status: str | None = None, file: FileObject | None = None) -> UploadObject:
