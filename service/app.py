@@ -12,6 +12,7 @@ from functools import partial
 from time import perf_counter
 
 from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.telemetry import TelemetryConfig
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -74,14 +75,13 @@ def create_app(services: Services) -> ASGIApp:
     """Returns the complete API, which a server can run."""
     app = routes()
     app.state.services = services
-    problems.install(app)
     app.router.default = problems.nothing_here
     return Guard(app, services)
 
 
 def routes() -> FastAPI:
     """Returns an app with all routes and no services, which is enough to describe the routes."""
-    app = FastAPI(
+    app = _Routes(
         title="Footplate", version="0.1.0", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
         telemetry=NO_TELEMETRY,
     )  # fmt: skip
@@ -95,6 +95,12 @@ def routes() -> FastAPI:
         # The routes are added without `include_router`, because an included router doubles the cost of matching.
         app.router.routes.extend(part.router.routes)
     return app
+
+
+class _Routes(FastAPI):
+    def build_middleware_stack(self) -> ASGIApp:
+        """Leaves out FastAPI's handlers of errors, because the guard answers every error."""
+        return AsyncExitStackMiddleware(self.router)
 
 
 class Guard:
@@ -130,15 +136,14 @@ class Guard:
         try:
             scope[CALLER] = await self._caller(scope, credentials)
             await self.app(scope, receive, guarded)
-        except FootplateError as error:
-            await problems.of_error(scope, error)(scope, receive, guarded)
         except ClientDisconnect:
             log.info("a client disconnected before its request was complete, request_id=%s", scope[problems.REQUEST_ID])
-        except Exception:
-            # %r escapes line breaks in the path, which could forge lines of the log.
-            log.exception("%s %r failed, request_id=%s", scope["method"], scope["path"], scope[problems.REQUEST_ID])
-            if not status:
-                await problems.unexpected(scope)(scope, receive, guarded)
+        except Exception as error:
+            if status:
+                # %r escapes line breaks in the path, which could forge lines of the log.
+                log.exception("%s %r ended early, request_id=%s", scope["method"], scope["path"], request_id.decode())
+            else:
+                await problems.of_exception(scope, error)(scope, receive, guarded)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.services.meters.answered(scope["method"], route, status, perf_counter() - started_at)

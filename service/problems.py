@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Sequence
-from http import HTTPStatus
 from math import ceil
 from typing import Any
 
-from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -40,12 +38,6 @@ REQUEST_ID = "footplate.request_id"
 """The name in an ASGI scope under which the guard stores the request id."""
 OPENAI_PREFIX = "/v1/"
 """The addresses that programs written for OpenAI's API call. Their failures have that API's form."""
-
-_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large", 415: "unsupported_media_type"}
-_SENTENCES = {
-    404: "There is nothing at this address. GET /openapi.json lists all addresses.",
-    405: "This address does not support the method. The Allow header lists its methods.",
-}
 
 
 class BodyTooLarge(FootplateError):
@@ -219,42 +211,26 @@ def invalid_query(errors: Iterable[Any]) -> InvalidQuery:
 
 async def nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers 404 for an address without a route. A websocket gets the same answer before its handshake."""
-    answer = problem(scope, status=404, code="not_found", title="Not Found", detail=_SENTENCES[404])
+    detail = "There is nothing at this address. GET /openapi.json lists all addresses."
+    answer = problem(scope, status=404, code="not_found", title="Not Found", detail=detail)
     await answer(scope, receive, send)
 
 
-def install(app: FastAPI) -> None:
-    """Makes the app answer every exception with a problem document."""
-
-    async def answer_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, FootplateError)
+def of_exception(scope: Scope, error: Exception) -> Response:
+    """Returns the answer for an error of a route. Logs the errors that are not the client's."""
+    # %r escapes line breaks in the path, which could forge lines of the log.
+    if isinstance(error, FootplateError):
         if isinstance(error, Unavailable):
-            # %r escapes line breaks in the path, which could forge lines of the log.
-            details = request.method, request.scope["path"], error.status, error.message, request.scope[REQUEST_ID]
+            details = scope["method"], scope["path"], error.status, error.message, scope[REQUEST_ID]
             log.warning("%s %r got %d: %s, request_id=%s", *details)
-        return of_error(request.scope, error)
-
-    async def answer_http_exception(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        status = error.status_code
-        headers = dict(error.headers or {})
-        if status == 405:
-            # Each method of an address is a route, and Starlette reports only the methods of the first one.
-            routes = [route for route in request.app.router.routes if isinstance(route, Route)]
-            matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-            headers["Allow"] = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
-        return problem(
-            request.scope,
-            status=status,
-            code=_CODES.get(status, "http_error"),
-            title=HTTPStatus(status).phrase,
-            detail=_SENTENCES.get(status, error.detail),
-            headers=headers,
-        )
-
-    async def answer_unexpected(request: Request, error: Exception) -> Response:
-        return unexpected(request.scope)
-
-    app.add_exception_handler(FootplateError, answer_error)
-    app.add_exception_handler(Exception, answer_unexpected)
-    app.add_exception_handler(HTTPException, answer_http_exception)
+        return of_error(scope, error)
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        # Each method of an address is a route, and Starlette reports only the methods of the first one.
+        routes = [route for route in scope["app"].routes if isinstance(route, Route)]
+        matching = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+        allow = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
+        detail = "This address does not support the method. The Allow header lists its methods."
+        title, headers = "Method Not Allowed", {"Allow": allow}
+        return problem(scope, status=405, code="method_not_allowed", title=title, detail=detail, headers=headers)
+    log.error("%s %r failed, request_id=%s", scope["method"], scope["path"], scope[REQUEST_ID], exc_info=error)
+    return unexpected(scope)
