@@ -218,8 +218,7 @@ class StrictRoute(APIRoute):
             if request.scope["query_string"]:
                 items = request.query_params.multi_items()
                 entries = {key for key, _ in items for name in objects if _is_entry(key, name)}
-                refuse_unknown([name for name, _ in items], [*names, *entries])
-                refuse_nul(items)
+                check_query(items, [*names, *entries])
             try:
                 return await handler(request)
             except RequestValidationError as error:
@@ -235,10 +234,10 @@ class AdminRoute(StrictRoute):
         super().__init__(path, needs(Scope.ADMIN)(endpoint), **options)
 
 
-def refuse_unknown(names: Sequence[str], allowed: Sequence[str]) -> None:
-    """Raises InvalidQuery with every query parameter that the route does not have, or that is sent more than once."""
+def check_query(items: Sequence[tuple[str, str]], allowed: Sequence[str]) -> None:
+    """Raises InvalidQuery with every query parameter that is unknown, repeated, or contains a NUL character."""
     problems = []
-    for name, count in Counter(names).items():
+    for name, count in Counter(name for name, _ in items).items():
         pointer = f"/query/{name}"
         if name not in allowed:
             choices = f"known: {', '.join(allowed)}" if allowed else "this address has no parameters"
@@ -246,23 +245,15 @@ def refuse_unknown(names: Sequence[str], allowed: Sequence[str]) -> None:
             problems.append(Problem(pointer, "unknown_parameter", f"no query parameter named {name!r} here", hint))
         elif count > 1:
             problems.append(Problem(pointer, "duplicate_parameter", f"{name!r} is sent {count} times", "send it once"))
+        elif any("\0" in value for key, value in items if key == name):
+            # PostgreSQL refuses NUL characters.
+            problems.append(Problem(pointer, "invalid_parameter", "contains a NUL character"))
     if problems:
         raise InvalidQuery(problems)
 
 
 NO_NUL = {"pattern": r"^[^\x00]*$"}
 """The schema of query parameters without a pattern of their own. It refuses NUL characters."""
-
-
-def refuse_nul(items: Sequence[tuple[str, str]]) -> None:
-    """Raises InvalidQuery for NUL characters, which PostgreSQL refuses."""
-    problems = [
-        Problem(f"/query/{name}", "invalid_parameter", "contains a NUL character")
-        for name, value in items
-        if "\0" in value
-    ]
-    if problems:
-        raise InvalidQuery(problems)
 
 
 def json_response(value: Any) -> Response:

@@ -28,7 +28,7 @@ from footplate.contract.events import METRIC_KINDS, Kind
 from footplate.contract.lifecycle import JobState
 from service.api.history import After, Kinds, read_kinds
 from service.api.views import flat
-from service.deps import JobPath, Services, StrictRoute, job_id, refuse_nul, refuse_unknown, services_of
+from service.deps import JobPath, Services, StrictRoute, check_query, job_id, services_of
 from service.events.tail import Channel, EventPage, View
 from service.problems import InvalidQuery
 from service.server import SOCKET, Connection, close_code, close_reason, text_frame
@@ -199,9 +199,7 @@ async def serve(websocket: WebSocket, parameters: Sequence[str], opened: Opening
     services = services_of(websocket)
     await websocket.accept(subprotocol=websocket.scope.get("footplate.subprotocol"))
     try:
-        items = websocket.query_params.multi_items()
-        refuse_unknown([name for name, _ in items], [*parameters, "ticket", "project"])
-        refuse_nul(items)
+        check_query(websocket.query_params.multi_items(), [*parameters, "ticket", "project"])
         async with opened(services) as reader:
             with services.meters.sockets.track_inprogress():
                 await _until_either_leaves(websocket, connection, reader, services)
