@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from redis.asyncio import Redis
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 
 from footplate.contract import keys
 from footplate.contract.errors import FootplateError, Unavailable
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.lifecycle import JobState, Reason, StopMode
 from footplate.contract.serving import SILENCE_SECONDS, AnswerPiece, AnswerPieceKind, ServingRequest, Work
-from service.deps import LARGE, Services, in_thread_if_large
+from service.deps import LARGE, Services, in_thread_if_large, services_of
 from service.jobs import serving
 from service.jobs.cancel import cancel
 from service.jobs.serving import OPEN, ServedCheckpoint, find, open_session, running_sessions, session_spec
@@ -114,17 +114,19 @@ class AnswerStream:
     served: ServedCheckpoint
     pieces: AsyncIterator[AnswerPiece]
 
-
-Gone = Callable[[], Awaitable[bool]]
+    async def whole(self) -> dict[str, Any]:
+        """Waits for the end of the answer, and returns the data of its last piece."""
+        return [piece.data async for piece in self.pieces][-1]
 
 
 @asynccontextmanager
-async def send_request(services: Services, model_request: ModelRequest, is_gone: Gone) -> AsyncIterator[AnswerStream]:
-    """Sends the request, and yields once a session has started to work on it. Withdraws it if the caller leaves.
+async def send_request(request: Request, model_request: ModelRequest) -> AsyncIterator[AnswerStream]:
+    """Sends the request, and yields once a session has started to work on it. Withdraws it if the client leaves.
 
     Raises NotFound, NotServable, CheckpointMissing, ServingBusy, NotServedYet, ServingEnded, ServingFailed and
     RequestRefused.
     """
+    services = services_of(request)
     deadline = time.monotonic() + model_request.wait_seconds
     shares = True
     session: JobId | None = None
@@ -132,7 +134,7 @@ async def send_request(services: Services, model_request: ModelRequest, is_gone:
         served = await _session(services, model_request, shares=shares)
         assert served.session is not None
         session = served.session.id
-        exchange = _Exchange(services, served, model_request, deadline, is_gone)
+        exchange = _Exchange(services, served, model_request, deadline, request.is_disconnected)
         try:
             await exchange.send()
             await exchange.until_started()
@@ -179,7 +181,7 @@ class _Exchange:
         served: ServedCheckpoint,
         model_request: ModelRequest,
         deadline: float,
-        is_gone: Gone,
+        is_gone: Callable[[], Awaitable[bool]],
     ) -> None:
         assert served.session is not None
         self._services, self._session, self._limit = services, served.session.id, served.limits.max_queue

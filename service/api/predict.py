@@ -12,7 +12,7 @@ from footplate.contract.resources.jobs import PredictionList, Served
 from footplate.contract.serving import Work
 from footplate.contract.spec_parts import CheckpointName
 from service.api.documented import documented_body
-from service.deps import JobPath, StrictRoute, job_id, read_model, services_of
+from service.deps import JobPath, StrictRoute, job_id, read_model
 from service.serving import ModelRequest, send_request
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
@@ -59,16 +59,15 @@ class Predict(Group):
 )
 async def predict_job(request: Request, job: JobPath) -> PredictionList:
     """Returns a result for each input. The first request loads the checkpoint on a node, where it stays for a while."""
-    services = services_of(request)
     body = await read_model(request, Predict)
     values = {"inputs": list(body.inputs), "parameters": body.parameters.model_dump(mode="json")}
     model_request = ModelRequest(job_id(job), body.checkpoint, Work.PREDICT, values, body.wait)
-    async with send_request(services, model_request, request.is_disconnected) as answer_stream:
-        results = [piece.data["predictions"] async for piece in answer_stream.pieces]
+    async with send_request(request, model_request) as answer_stream:
+        predictions = (await answer_stream.whole())["predictions"]
     checkpoint = answer_stream.served.checkpoint
     return PredictionList(
         job=job,
         checkpoint=Served(id=checkpoint.id, step=checkpoint.step),
         session=answer_stream.session,
-        data=tuple(results[-1]),
+        data=tuple(predictions),
     )

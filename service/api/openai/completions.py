@@ -28,7 +28,7 @@ from footplate.contract.serving import AnswerPiece, AnswerPieceKind, Work
 from service.api.openai.jobs import UnknownModel
 from service.api.openai.names import read_model_name
 from service.api.predict import WAIT_SECONDS, Stops
-from service.deps import StrictRoute, json_response, read_model, services_of
+from service.deps import StrictRoute, json_response, read_model
 from service.jobs.serving import STEP, CheckpointMissing
 from service.serving import AnswerStream, ModelRequest, send_request
 from service.store.times import now_ms
@@ -205,7 +205,7 @@ async def create_embedding(request: Request) -> Response:
     body = await read_model(request, Embedding)
     model_request = _model_request(body.model, Work.EMBED, {"inputs": _texts(body.input, "input")})
     async with _sent(request, model_request) as answer_stream:
-        data = await _whole(answer_stream)
+        data = await answer_stream.whole()
     vectors = [
         {
             "object": "embedding",
@@ -291,7 +291,7 @@ async def _generated(
     common_fields = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
     if not body.stream:
         async with _sent(request, model_request) as answer_stream:
-            data = await _whole(answer_stream)
+            data = await answer_stream.whole()
         choices = [form.choice(choice) for choice in data["choices"]]
         return json_response({**common_fields, "choices": choices, "usage": _usage(data)})
     if is_chat:
@@ -308,7 +308,7 @@ async def _generated(
 async def _sent(request: Request, model_request: ModelRequest) -> AsyncIterator[AnswerStream]:
     """Sends a request to a session. Raises UnknownModel if the job or its checkpoint does not exist."""
     try:
-        async with send_request(services_of(request), model_request, request.is_disconnected) as answer_stream:
+        async with send_request(request, model_request) as answer_stream:
             yield answer_stream
     except NotFound as error:
         raise UnknownModel(error.message, hint="models.list() lists the models") from error
@@ -445,11 +445,6 @@ async def _events(
         sentence = error.message + (f" ({error.hint})" if error.hint else "")
         failure = {"message": sentence, "type": "server_error", "param": None, "code": error.code}
         yield f"data: {json.dumps({'error': failure})}\n\n".encode()
-
-
-async def _whole(answer_stream: AnswerStream) -> Json:
-    pieces: list[AnswerPiece] = [piece async for piece in answer_stream.pieces]
-    return pieces[-1].data
 
 
 def _usage(data: Json) -> Json:
