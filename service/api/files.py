@@ -24,7 +24,7 @@ from footplate.contract.rules import ROOTS
 from footplate.contract.spec import JobSpec
 from service.api.documented import already_stored_response
 from service.api.downloads import ANSWERS, BINARY, download
-from service.api.form import MEDIA_TYPE, form_file
+from service.api.form import MEDIA_TYPE, FormFile
 from service.api.pages import after, following
 from service.api.uploads import Upload, keep, remover, uploaded
 from service.api.views import shown
@@ -148,7 +148,7 @@ async def _named(request: Request, name: str | None, limit: int) -> tuple[str, A
     body = body_of(request, limit, too_large(limit))
     media_type = request.headers.get("content-type", "")
     if media_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
-        form = form_file(media_type, body)
+        form = FormFile(media_type, body)
         name_in_form = await form.name()
         return checked_name(name or name_in_form), form.pieces()
     if name is None:

@@ -23,40 +23,34 @@ class InvalidForm(InvalidSpec):
     title = "The form cannot be read"
 
 
-def form_file(content_type: str, body: AsyncIterator[bytes], fields: Collection[str] = ()) -> FormFile:
-    """Returns the file in a form. The form may also have text fields with the names in `fields`.
-
-    Raises InvalidForm if the Content-Type is wrong or has no boundary.
-    """
-    kind, options = parse_options_header(content_type)
-    if kind.decode("latin-1") != MEDIA_TYPE or not options.get(b"boundary"):
-        raise _wrong("the Content-Type of the form has no boundary")
-    return FormFile(options[b"boundary"], body, fields)
-
-
 class FormFile:
     """The file in a form that is still arriving. Callers await `name` first, and then read `pieces`.
 
     `fields` is complete once all pieces are read, because fields may come before the file or after it.
     """
 
-    def __init__(self, boundary: bytes, body: AsyncIterator[bytes], names: Collection[str] = ()) -> None:
+    def __init__(self, content_type: str, body: AsyncIterator[bytes], text_fields: Collection[str] = ()) -> None:
+        """`text_fields` has the names of fields that the form may have beside the file. Raises InvalidForm."""
+        kind, options = parse_options_header(content_type)
+        if kind.decode("latin-1") != MEDIA_TYPE or not options.get(b"boundary"):
+            raise _wrong("the Content-Type of the form has no boundary")
         self.fields: dict[str, str] = {}
-        self._known = names
-        self._field: str | None = None
+        self._known = text_fields
+        self._field = ""
         self._value = bytearray()
         self._body = body
         self._name: str | None = None
         self._has_ended = self._is_file = False
-        self._header: tuple[bytearray, bytearray] = (bytearray(), bytearray())
+        self._headers: list[tuple[bytearray, bytearray]] = []
+        """The names and values of the headers of the present part."""
         self._waiting: deque[bytes] = deque()
         self._parser = MultipartParser(
-            boundary,
+            options[b"boundary"],
             {
-                "on_part_begin": self._begin_part,
-                "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
-                "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
-                "on_header_end": self._end_header,
+                "on_part_begin": self._headers.clear,
+                "on_header_begin": lambda: self._headers.append((bytearray(), bytearray())),
+                "on_header_field": lambda data, start, end: self._headers[-1][0].extend(data[start:end]),
+                "on_header_value": lambda data, start, end: self._headers[-1][1].extend(data[start:end]),
                 "on_headers_finished": self._begin_data,
                 "on_part_data": self._data,
                 "on_part_end": self._end_part,
@@ -88,30 +82,20 @@ class FormFile:
         except FormParserError as error:
             raise _wrong(str(error)) from error
 
-    def _begin_part(self) -> None:
-        self._field = None
-        self._is_file = False
-
-    def _end_header(self) -> None:
-        field, value = (bytes(part).decode("latin-1") for part in self._header)
-        if field.lower() == "content-disposition":
-            _, options = parse_options_header(value)
-            if b"filename" in options:
-                if self._name is not None:
-                    raise _wrong("the form has several files: upload each file in a request of its own")
-                self._name, self._is_file = options[b"filename"].decode("utf-8", "replace"), True
-            else:
-                self._field = options.get(b"name", b"").decode("utf-8", "replace")
-        self._header = (bytearray(), bytearray())
-
     def _begin_data(self) -> None:
+        headers = {bytes(name).lower(): bytes(value) for name, value in self._headers}
+        _, options = parse_options_header(headers.get(b"content-disposition"))
+        self._is_file = b"filename" in options
+        self._field = options.get(b"name", b"").decode("utf-8", "replace")
         if self._is_file:
-            return
-        if self._field not in self._known:
+            if self._name is not None:
+                raise _wrong("the form has several files: upload each file in a request of its own")
+            self._name = options[b"filename"].decode("utf-8", "replace")
+        elif self._field not in self._known:
             other_fields = f"; fields that need no filename: {', '.join(self._known)}" if self._known else ""
-            name = (self._field or "")[:80]
-            raise _wrong(f"the field {name!r} of the form is not a file, because it has no filename{other_fields}")
-        if self._field in self.fields:
+            field = self._field[:80]
+            raise _wrong(f"the field {field!r} of the form is not a file, because it has no filename{other_fields}")
+        elif self._field in self.fields:
             raise _wrong(f"the form has {self._field!r} twice")
 
     def _data(self, data: bytes, start: int, end: int) -> None:
@@ -123,7 +107,7 @@ class FormFile:
             raise _wrong(f"the field {self._field!r} of the form has more than {LONGEST_FIELD:,} bytes")
 
     def _end_part(self) -> None:
-        if self._field is not None and not self._is_file:
+        if not self._is_file:
             self.fields[self._field] = self._value.decode("utf-8", "replace")
             self._value.clear()
 

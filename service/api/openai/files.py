@@ -20,7 +20,7 @@ from footplate.contract.files import kind_of
 from footplate.contract.ids import JobId, is_id
 from service.api.downloads import download
 from service.api.files import FilePath, content_of, file_row, most_bytes, remove_file, store_file, too_large
-from service.api.form import form_file
+from service.api.form import FormFile
 from service.api.openai import from_job
 from service.api.openai.models import Deleted, FileObject, ListPage
 from service.api.openai.rows import check_upload, remember
@@ -53,7 +53,7 @@ async def create_file(request: Request) -> FileObject:
     services = services_of(request)
     limit = most_bytes(services)
     body = body_of(request, limit, too_large(limit))
-    form = form_file(request.headers.get("content-type", ""), body, fields=("purpose",))
+    form = FormFile(request.headers.get("content-type", ""), body, text_fields=("purpose",))
     name = rows_name(await form.name())
 
     def check(upload: Upload) -> None:

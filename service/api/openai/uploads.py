@@ -18,7 +18,7 @@ from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Pro
 from footplate.contract.ids import FileId, UploadId, is_id, new_part_id, new_upload_id
 from service.api.downloads import in_threads
 from service.api.files import most_bytes, store_file, too_large
-from service.api.form import form_file
+from service.api.form import FormFile
 from service.api.openai import from_job
 from service.api.openai.files import require_purpose, rows_name
 from service.api.openai.models import MOST_PARTS, CompletedUpload, FileObject, NewUpload, UploadObject, UploadPart
@@ -75,7 +75,7 @@ async def create_part(request: Request, upload: str) -> UploadPart:
     await services.db.read(_pending, services.project, owner)
     too_large = BodyTooLarge(f"a part may have at most {PART_BYTES // 1024**2} MiB", hint="send more parts")
     body = body_of(request, PART_BYTES + FORM_BYTES, too_large)
-    form = form_file(request.headers.get("content-type", ""), body)
+    form = FormFile(request.headers.get("content-type", ""), body)
     await form.name()
     part = new_part_id()
     # Not in the folder of the parts, because a cancel deletes that folder, perhaps while this part arrives.
