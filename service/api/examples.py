@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from footplate.contract.fields import Json
 from footplate.contract.json_schema import violations
-
-Json = dict[str, Any]
 
 JOB = "job_019a9d0c5f7e7c6d8a53e0a1b2c3d4e5"
 CHECKPOINT = "ckpt_019a9d0d1e2f7a3b8c4d5e6f70819203"
@@ -20,7 +19,14 @@ SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 WEBHOOK = "hook_019a9d0e2b3c7d4e9f5a6b7c8d9e0f1a"
 MOMENT = "2026-01-01T12:00:00.000Z"
 
+_NULL = (
+    "answer", "created_by", "disabled_at", "disabled_why", "error", "exposed", "failing_since", "finished_at",
+    "message", "next_cursor", "next_try_at", "refused", "result", "starts_after",
+)  # fmt: skip
+"""The fields that are null in the examples, because they say what is rare or comes later."""
+
 EXAMPLES: Json = {
+    **dict.fromkeys(_NULL),
     # Examples for a field of one schema, by the title of the schema and the name of the field.
     "AttemptNode.id": NODE,
     "Attempt.reason": "node_lost",
@@ -66,19 +72,11 @@ EXAMPLES: Json = {
     "body": {"type": "job.succeeded", "timestamp": MOMENT, "data": {"job": JOB, "state": "succeeded", "no": 42}},
     "bytes": 10_240,
     "catalogue_hash": SHA256,
-    "created_by": None,
-    "answer": None,
     "data": {"loss": 0.0312},
     "degraded": ["nodes"],
     "details": {"nodes": "no node takes work: start one with python -m worker"},
-    "disabled_at": None,
-    "disabled_why": None,
     "ending": "lost",
-    "error": None,
     "expires_in_s": 30,
-    "exposed": None,
-    "failing_since": None,
-    "finished_at": None,
     "from": 0.1,
     "gpus": [],
     "grep": "Traceback",
@@ -94,14 +92,11 @@ EXAMPLES: Json = {
     "left_out": 0,
     "manifest_sha256": SHA256,
     "max_steps": 500,
-    "message": None,
     "metadata": {"team": "vision"},
     "metrics": {"loss": 0.0312},
     "name": "node-1",
     "names": "loss,eval_loss",
     "needs": "1 slot in pool 'default'",
-    "next_cursor": None,
-    "next_try_at": None,
     "no": 42,
     "not_finite": 0,
     "node": "node-1",
@@ -115,14 +110,11 @@ EXAMPLES: Json = {
     "project": "default",
     "reason": "training",
     "run": "nightly",
-    "refused": None,
     "rank": 0,
-    "result": None,
     "scopes": ["read", "submit"],
     "secret": "whsec_" + "A" * 43 + "=",
     "sha256": SHA256,
     "spec": {"model": {"use": "toy/mlp", "args": {}}, "project": "default"},
-    "starts_after": None,
     "state": "running",
     "states": ["succeeded", "failed"],
     "status": "degraded",
