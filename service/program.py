@@ -37,14 +37,13 @@ from service.tracing import log as traces_log
 
 log = logging.getLogger("footplate")
 
-USAGE = "python -m service api | control | all | migrate | backup FOLDER"
-ROLES = """\
-api       answers requests. Any number of such processes may run, and any may be killed at any time.
-control   places, dispatches, ingests, rescues, prunes. One such process works, and the others wait for its lock.
-all       runs both in one process
-migrate   upgrades the database to this version's schema
-backup    copies the database and the artifacts into a new folder while the service runs
-"""
+ROLES = {
+    "api": "answers requests. Any number of such processes may run, and any may be killed at any time.",
+    "control": "places, dispatches, ingests, rescues, prunes. One process works, and the others wait for its lock.",
+    "all": "runs both in one process",
+    "migrate": "upgrades the database to this version's schema",
+    "backup": "copies the database and the artifacts into a new folder while the service runs",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,22 +186,15 @@ async def _until_stopped(work: Coroutine[Any, Any, Any], stop: Callable[[], None
 
 def _arguments(argv: Sequence[str] | None) -> tuple[str, Path | None]:
     parser = argparse.ArgumentParser(
-        prog=USAGE,
-        usage=USAGE,
-        epilog=ROLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m service",
         description="Settings come from the environment: FOOTPLATE_HOST, FOOTPLATE_PORT, FOOTPLATE_DATABASE, …",
     )
-    parser.add_argument("role", choices=("api", "control", "all", "migrate", "backup"), help=argparse.SUPPRESS)
-    parser.add_argument("folder", type=Path, nargs="?", help=argparse.SUPPRESS)
+    roles = parser.add_subparsers(title="roles", dest="role", metavar="ROLE", required=True)
+    for role, help_text in ROLES.items():
+        roles.add_parser(role, help=help_text)
+    roles.choices["backup"].add_argument("folder", type=Path, help="the folder to make")
     arguments = parser.parse_args(argv)
-    if arguments.role == "backup" and arguments.folder is None:
-        parser.error("backup needs the folder to make: python -m service backup FOLDER")
-    if arguments.role != "backup" and arguments.folder is not None:
-        parser.error(
-            f"the role {arguments.role!r} takes no folder, and {str(arguments.folder)!r} was given: leave it out"
-        )
-    return arguments.role, arguments.folder
+    return arguments.role, getattr(arguments, "folder", None)
 
 
 def _log_plainly(*secrets: str) -> None:
