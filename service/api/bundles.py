@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -19,14 +20,14 @@ from footplate.contract.spec import JobSpec
 from service.api.documented import already_stored_response
 from service.api.downloads import download
 from service.api.pages import after, following
-from service.api.uploads import keep, remover, uploaded
+from service.api.uploads import discard, keep, uploaded
 from service.api.views import shown
 from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
 from service.deps import Services, StrictRoute, body_of, services_of
 from service.jobs import references
 from service.jobs.installed import problems_missing_everywhere
-from service.jobs.references import CODE_IS_OFF, HOW_TO_TURN_CODE_ON, drop, not_allowed
+from service.jobs.references import CODE_IS_OFF, HOW_TO_TURN_CODE_ON, not_allowed
 from service.problems import BodyTooLarge, UnsupportedMediaType
 from service.store.content import BUNDLES
 from service.store.rows import BundleRow
@@ -100,12 +101,8 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
         files = json.dumps([[entry.path, entry.bytes] for entry in entries])
         unpacked = sum(entry.bytes for entry in entries)
         row = BundleRow(services.project, upload.sha256, upload.bytes, unpacked, files, now_ms())
-        bundle, is_new = await keep(
-            services.settings.store,
-            str(layout.bundle_file(upload.sha256)),
-            upload,
-            lambda put: services.db.write(BUNDLES.keep, row=row, put=put),
-        )
+        path = str(layout.bundle_file(upload.sha256))
+        bundle, is_new = await keep(services, path, upload, partial(BUNDLES.keep, row=row))
     if is_new:
         services.audit(f"bundle {bundle.sha256} of project {services.project} stored")
     return bundle, is_new
@@ -150,8 +147,7 @@ async def delete_bundle(request: Request, sha256: Sha256) -> Response:
     services = services_of(request)
     require_code(services)
     row = await _row(services, sha256)
-    remove = await remover(services.settings.store, str(layout.bundle_file(row.sha256)))
-    await services.db.write(drop, table=BUNDLES, project=services.project, key=row.sha256, remove=remove)
+    await discard(services, BUNDLES, row.sha256, str(layout.bundle_file(row.sha256)))
     services.audit(f"bundle {row.sha256} of project {services.project} deleted")
     return Response(status_code=204)
 

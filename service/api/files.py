@@ -26,7 +26,7 @@ from service.api.documented import already_stored_response
 from service.api.downloads import ANSWERS, BINARY, download
 from service.api.form import MEDIA_TYPE, FormFile
 from service.api.pages import after, following
-from service.api.uploads import Upload, keep, remover, uploaded
+from service.api.uploads import Upload, discard, keep, uploaded
 from service.api.views import shown
 from service.artifact_files import CannotRead, open_below
 from service.deps import Services, StrictRoute, body_of, services_of
@@ -123,10 +123,7 @@ async def store_file(
             services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by,
             report["rows"], report["bad_rows"], json.dumps({**report, "tokenizer": tokenizer}),
         )  # fmt: skip
-        path = str(layout.UPLOADS / file)
-        stored, is_new = await keep(
-            services.settings.store, path, upload, lambda put: services.db.write(FILES.keep, row=row, put=put)
-        )
+        stored, is_new = await keep(services, str(layout.UPLOADS / file), upload, partial(FILES.keep, row=row))
     if _says_more(report, stored.report, has_tokens=tokenizer is not None):
         await services.db.write(set_report, row=row)
         stored = replace(stored, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
@@ -217,8 +214,7 @@ async def delete_file(request: Request, file: FilePath) -> Response:
 
 async def remove_file(services: Services, file: str) -> None:
     row = await file_row(services, file)
-    remove = await remover(services.settings.store, str(layout.UPLOADS / row.id))
-    await services.db.write(referred.drop, table=FILES, project=services.project, key=row.id, remove=remove)
+    await discard(services, FILES, row.id, str(layout.UPLOADS / row.id))
     services.audit(f"file {row.id} ({row.name}) of project {services.project} deleted")
 
 

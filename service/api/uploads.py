@@ -7,7 +7,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,9 @@ from footplate.contract.errors import Unavailable
 from footplate.contract.layout import PASSED_ONLY
 from footplate.contract.safe_paths import sync_folder
 from service.artifact_files import Store
+from service.deps import Services
+from service.jobs.references import drop
+from service.store.content import ContentTable
 
 T = TypeVar("T")
 PIECE = 1024 * 1024
@@ -52,15 +55,9 @@ class Upload:
     @_store_errors()
     def put(self, store: Store, path: str) -> None:
         """Puts the file into the artifact store. If a file of this name exists, it has the same bytes and stays."""
-        if not isinstance(store, RemoteStore):
-            self.link(store, path)
-        elif not store.has(path):
-            store.put(Path(self.file.name), path)
-
-    @_store_errors()
-    def link(self, store: Store, path: str) -> None:
-        """Links the file into an artifact store that is a folder. For a bucket, `keep` has uploaded the file before."""
         if isinstance(store, RemoteStore):
+            if not store.has(path):
+                store.put(Path(self.file.name), path)
             return
         place = store / path
         place.parent.mkdir(mode=PASSED_ONLY, parents=True, exist_ok=True)
@@ -92,28 +89,34 @@ async def uploaded(pieces: AsyncIterator[bytes], folder: Path) -> AsyncIterator[
         yield Upload(file, digest.hexdigest(), size)
 
 
-async def keep(store: Store, path: str, upload: Upload, write: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
+async def keep(services: Services, path: str, upload: Upload, write: Callable[..., T]) -> T:
     """Stores the file, then its row with `write`, then makes sure again that the file exists.
 
-    Another project may have deleted the last row with the same bytes, and the file with it, in between. `write` gets a
-    function that puts the file into its place inside the transaction.
+    Another project may have deleted the last row with the same bytes, and the file with it, in between. `write` gets
+    `put`, a function that puts the file into its place inside the transaction.
     """
-    if isinstance(store, RemoteStore):
-        await asyncio.to_thread(upload.put, store, path)
-    row = await write(partial(upload.link, store, path))
-    await asyncio.to_thread(upload.put, store, path)
+    put = partial(upload.put, services.settings.store, path)
+    if isinstance(services.settings.store, RemoteStore):
+        # A transaction cannot wait for a bucket.
+        await asyncio.to_thread(put)
+        row = await services.db.write(write, put=lambda: None)
+    else:
+        row = await services.db.write(write, put=put)
+    await asyncio.to_thread(put)
     return row
 
 
-async def remover(store: Store, path: str) -> Callable[[], None]:
-    """Returns a function that deletes a file inside a transaction. Both raise CannotKeep if the store is unwritable."""
+async def discard(services: Services, table: ContentTable[Any], key: str, path: str) -> None:
+    """Deletes a row and its file in one transaction. Raises CannotKeep, and FileInUse or BundleInUse."""
+    store = services.settings.store
     if isinstance(store, RemoteStore):
         if (why := await asyncio.to_thread(store.trouble)) is not None:
             raise CannotKeep(f"the artifact store cannot delete files now: {why}")
         remove = partial(store.remove_file, path)
     else:
         remove = partial((store / path).unlink, missing_ok=True)
-    return _store_errors()(remove)
+    remove = _store_errors()(remove)
+    await services.db.write(drop, table=table, project=services.project, key=key, remove=remove)
 
 
 @_store_errors()

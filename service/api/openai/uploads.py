@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
@@ -88,12 +89,7 @@ async def create_part(request: Request, upload: str) -> UploadPart:
             raise InvalidSpec([Problem("/data", "too_short", "the part has no bytes", "send a part of the file")])
         row = UploadPartRow(part, owner, content.bytes, now_ms())
         path = str(layout.parts_folder(owner) / part)
-        await keep(
-            services.settings.store,
-            path,
-            content,
-            lambda put: services.db.write(_store_part, services.project, row, put),
-        )
+        await keep(services, path, content, partial(_store_part, project=services.project, row=row))
     return UploadPart(id=part, created_at=from_job.seconds(row.created_at), upload_id=owner)
 
 
