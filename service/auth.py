@@ -77,14 +77,10 @@ class Gatekeeper:
     def __init__(self, settings: ServiceSettings, db: Database) -> None:
         self._db = db
         self.keyring = Keyring(settings, db)
-        self._addresses = AddressLimits(settings.rate_per_address if self.needs_key else 0)
+        self._addresses = AddressLimits(settings.rate_per_address if self.keyring.is_in_force else 0)
         origins = (origin.strip() for origin in settings.allowed_origins.split(","))
         self._origins = frozenset(origin.rstrip("/") for origin in origins if origin)
-        self._names = None if self.needs_key else LOOPBACK_NAMES | {settings.host}
-
-    @property
-    def needs_key(self) -> bool:
-        return self.keyring.is_in_force
+        self._names = None if self.keyring.is_in_force else LOOPBACK_NAMES | {settings.host}
 
     def check_request(self, method: str, path: str, query: bytes, credentials: Credentials) -> Caller:
         """Checks a request and returns its caller. It is counted first, even if its query cannot be parsed."""
@@ -108,7 +104,7 @@ class Gatekeeper:
 
     def _counted(self, credentials: Credentials) -> tuple[Caller, Unauthorized | None]:
         """Counts a request. Returns its caller, and the error if it has no valid key. Raises TooManyRequests."""
-        if not self.needs_key:
+        if not self.keyring.is_in_force:
             return LOCAL, None
         try:
             caller = self._bearer(credentials.authorization)
@@ -141,7 +137,7 @@ class Gatekeeper:
     async def check_socket(self, query: bytes, subprotocols: Sequence[str], credentials: Credentials) -> Caller:
         """Checks the key or ticket of a websocket and returns its caller. Browsers send a key as a subprotocol."""
         offered = next((name for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)), None)
-        if offered and self.needs_key:
+        if offered and self.keyring.is_in_force:
             key = offered.removeprefix(KEY_SUBPROTOCOL).encode()
             credentials = replace(credentials, authorization=b"Bearer " + key)
         # A websocket with a ticket alone is counted by its address, because any ticket costs a write to SQL.
@@ -149,7 +145,7 @@ class Gatekeeper:
         self._check_host(credentials)
         self._check_origin(credentials)
         parameters = read_query(query)
-        if (ticket := parameters.get("ticket")) and self.needs_key and not credentials.authorization:
+        if (ticket := parameters.get("ticket")) and self.keyring.is_in_force and not credentials.authorization:
             caller, refusal = await self._holder(ticket), None
         caller = _in_project(caller, parameters, refusal)
         caller.require(READS)
@@ -170,7 +166,7 @@ class Gatekeeper:
 
         A service without keys returns an empty ticket, because it needs none.
         """
-        if not self.needs_key:
+        if not self.keyring.is_in_force:
             return ""
         secret, now = secrets.token_hex(32), now_ms()
         row = TicketRow(keys.digest(secret), caller.key, caller.project, now + TICKET_SECONDS * 1000)

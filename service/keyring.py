@@ -72,7 +72,8 @@ class Keyring(Poller):
         digest = sha256(key).digest()
         if self._bootstrap is not None and hmac.compare_digest(digest, self._bootstrap):
             return self.bootstrap
-        loaded = self._loaded.get(prefix_of(key.decode("latin-1")))
+        prefix = "_".join(key.decode("latin-1").split("_", 2)[:2])
+        loaded = self._loaded.get(prefix)
         if loaded is None or not hmac.compare_digest(digest, loaded.digest):
             raise _no_key("this service has no such key")
         return self._valid(loaded)
@@ -127,10 +128,6 @@ class Keyring(Poller):
         used, self._used = self._used, set()
         if used:
             await self._db.write(partial(keys.mark_used, used=used, now=now_ms()))
-
-
-def prefix_of(key: str) -> str:
-    return "_".join(key.split("_", 2)[:2])
 
 
 def _no_key(message: str) -> Unauthorized:

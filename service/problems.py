@@ -26,7 +26,6 @@ from footplate.contract.errors import (
     Problem,
     Unauthorized,
     Unavailable,
-    UnknownComponent,
     did_you_mean,
 )
 from service.redaction import without_keys
@@ -155,8 +154,6 @@ def of_error(scope: Any, error: FootplateError) -> Response:
     errors: Sequence[Problem] = []
     if isinstance(error, InvalidSpec):
         errors = error.problems
-    elif isinstance(error, UnknownComponent):
-        errors = [Problem("", error.code, error.message, error.hint)]
     elif isinstance(error, NotFound) and error.parameter:
         errors = [Problem(f"/{error.parameter}", error.code, error.message, error.hint)]
     elif isinstance(error, Conflict):

@@ -100,11 +100,9 @@ def attachment(name: str) -> str:
 
 
 async def _sent(file: IO[bytes], count: int, name: str) -> AsyncIterator[bytes]:
-    try:
+    with file:
         async for piece in in_threads(exactly(file, count, name)):
             yield piece
-    finally:
-        file.close()
 
 
 async def in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

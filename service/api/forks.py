@@ -56,7 +56,7 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
     # The idempotency key stands for the body and the job's id, because the same body may be sent to fork another job.
     body = f"fork {forked_id}\n".encode() + raw
     use = idempotency(request, body)
-    if use is not None and (before := await replayed(services, use, services.project)) is not None:
+    if (before := await replayed(services, use, services.project)) is not None:
         return created(before, services, response, 202, views.job(before.job))
     try:
         start, was_set = await services.db.read(

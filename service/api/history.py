@@ -77,9 +77,9 @@ async def _page(
         rows = events.after(conn, job, after, limit, kinds)
         is_full = len(rows) == limit
         last = rows[-1].no if is_full else max(head, after)
-        more = str(last) if is_full and last < head else None
+        more = f'"{last}"' if is_full and last < head else "null"
         # Events are stored as JSON. Parsing and writing the JSON of 10,000 events again would take too long.
-        return views.listing([write(row) for row in rows], more, last=last)
+        return f'{{"data":[{",".join([write(row) for row in rows])}],"next_cursor":{more},"last":{last}}}'
 
     return Response(await services.db.read(read), media_type="application/json")
 

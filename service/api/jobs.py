@@ -92,19 +92,19 @@ async def create_job(request: Request, response: Response) -> Job | Response:
         # The body may repeat a request that was valid earlier. `write_job` finds the repeated requests that still are.
         named = body.get("project") if isinstance(body, dict) else None
         project = named if isinstance(named, str) and services.caller.may_submit_to(named) else services.project
-        before = None if use is None else await replayed(services, use, project)
+        before = await replayed(services, use, project)
         if before is None:
             raise
         submitted = before
     return created(submitted, services, response, 201, views.job(submitted.job))
 
 
-async def replayed(services: Services, use: IdempotencyUse, project: str) -> Submitted | None:
-    """Returns the stored result of an earlier request with the same key and body, or None.
+async def replayed(services: Services, use: IdempotencyUse | None, project: str) -> Submitted | None:
+    """Returns the stored result of an earlier request with the same key and body, or None. Without a key there is none.
 
     A repeated request is answered even if checks refuse it, because its file or checkpoint may have been deleted since.
     """
-    return await services.db.read(replay, project=project, use=use)
+    return None if use is None else await services.db.read(replay, project=project, use=use)
 
 
 async def write_job(

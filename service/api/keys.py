@@ -53,7 +53,7 @@ class NewKey(Group):
 async def create_key(request: Request) -> CreatedKey:
     services = services_of(request)
     body = await read_model(request, NewKey)
-    if not services.gatekeeper.needs_key:
+    if not services.gatekeeper.keyring.is_in_force:
         raise KeysNotInForce(
             "this service works without keys, so a key would protect nothing",
             hint="set FOOTPLATE_API_KEY to 22 or more random characters and restart the service; this key can then "

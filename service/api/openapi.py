@@ -13,7 +13,6 @@ import html
 import json
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -29,6 +28,7 @@ from footplate.contract.errors import (
     Unauthorized,
     Unavailable,
 )
+from footplate.contract.fields import Json
 from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.operations import ProblemDocument
 from footplate.contract.schema import job_schema, standard
@@ -39,7 +39,6 @@ from service.deps import StrictRoute, json_response
 
 router = APIRouter(route_class=StrictRoute, tags=["service"])
 
-Json = dict[str, Any]
 
 JSON = "application/json"
 ABOUT = "A job server for training: POST a JSON spec, watch it live, pause, resume, cancel."
@@ -74,17 +73,14 @@ async def openapi(request: Request) -> Response:
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> Response:
-    return HTMLResponse(_page(await asyncio.to_thread(describe, request.app)))
-
-
-def _page(document: Json) -> str:
+    document = await asyncio.to_thread(describe, request.app)
     rows = "".join(
         f"<tr><td><code>{method.upper()}</code></td><td><code>{html.escape(path)}</code></td>"
         f"<td>{html.escape(operation.get('summary', ''))}</td></tr>"
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
     )
-    return (
+    return HTMLResponse(
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Footplate API</title>'
         '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/dashboard/docs.css">'
         f"<main><h1>Footplate API</h1><p>{ABOUT} The whole description, for tools, is "

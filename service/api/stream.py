@@ -55,22 +55,18 @@ def _events_frame(rows: Sequence[EventRow]) -> bytes:
     return text_frame(f'{{"events":[{",".join([row.as_json() for row in rows])}]}}'.encode())
 
 
-def _metric_frames(rows: Sequence[EventRow]) -> bytes:
-    return b"".join(text_frame(flat(row).encode()) for row in rows)
-
-
-def _event_messages(rows: Sequence[EventRow]) -> bytes:
-    return "".join(f"id: {row.no}\ndata: {row.as_json()}\n\n" for row in rows).encode()
-
-
 FRAMES = Format(
     render=_events_frame,
     caught_up=lambda no: text_frame(b'{"caught_up":%d}' % no),
     end=lambda state, last: text_frame(f'{{"end":"{state}","last":{last}}}'.encode()),
 )
-METRICS = Format(render=_metric_frames, caught_up=lambda no: b"", end=lambda state, last: b"")
+METRICS = Format(
+    render=lambda rows: b"".join(text_frame(flat(row).encode()) for row in rows),
+    caught_up=lambda no: b"",
+    end=lambda state, last: b"",
+)
 MESSAGES = Format(
-    render=_event_messages,
+    render=lambda rows: "".join(f"id: {row.no}\ndata: {row.as_json()}\n\n" for row in rows).encode(),
     caught_up=lambda no: b'event: caught_up\ndata: {"caught_up":%d}\n\n' % no,
     end=lambda state, last: f'event: end\nid: {last}\ndata: {{"end":"{state}","last":{last}}}\n\n'.encode(),
     idle=b": still here\n\n",
@@ -126,12 +122,9 @@ class Reader:
                 yield self.format.idle
 
     async def _news(self, page: EventPage) -> bool:
-        """Waits for news of the job. Returns False if a ping is due first."""
-        if not self.format.idle:
-            await self.channel.news(page)
-            return True
+        """Waits for news of the job. Returns False if a ping is due first, in a format that has one."""
         try:
-            async with asyncio.timeout(self.ping_seconds):
+            async with asyncio.timeout(self.ping_seconds if self.format.idle else None):
                 await self.channel.news(page)
         except TimeoutError:
             return False

@@ -61,12 +61,6 @@ def job(row: JobRow, nodes: Sequence[str] = ()) -> Job:
     )
 
 
-def listing(items: Sequence[str], next_cursor: str | None, *, last: int) -> str:
-    """Returns a page of events, which are JSON already, with the cursor of the next page."""
-    tail = _dumps({"next_cursor": next_cursor, "last": last})
-    return f'{{"data":[{",".join(items)}],{tail[1:]}'
-
-
 def flat(row: EventRow) -> str:
     """Returns a log or eval event as one flat JSON object: `{"no", "step", "epoch", "loss", …}`."""
     head = _dumps({"no": row.no, "step": row.step, "epoch": row.epoch})

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from footplate.contract.conversations import plain, text_of
 from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
-from footplate.contract.fields import Group, Many, Whole, pattern
+from footplate.contract.fields import Group, Json, Many, Whole, pattern
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.serving import AnswerPiece, AnswerPieceKind, Work
 from service.api.openai.jobs import UnknownModel
@@ -35,7 +35,6 @@ from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
-Json = dict[str, Any]
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _incremental_utf8 = codecs.getincrementaldecoder("utf-8")
 LAST_EVENT = b"data: [DONE]\n\n"

@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from footplate.contract.events import Kind
+from footplate.contract.fields import Json
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
 from service.api.openai.models import FileObject, FineTuningJob, JobCheckpoint, JobError, JobEvent, ModelObject
 from service.api.openai.names import model_name
 from service.store.rows import CheckpointRow, EventRow, FileRow, JobRow, loads
 
-Json = dict[str, Any]
 PURPOSE = "fine-tune"
 """The purpose of every file. Footplate stores no purposes, because every file holds rows to train on."""
 SHOWN_KINDS = (Kind.STATE, Kind.LOG, Kind.EVAL, Kind.CHECKPOINT, Kind.NOTE)
@@ -122,10 +122,6 @@ def checkpoint(row: CheckpointRow, owner: JobRow) -> JobCheckpoint:
     )
 
 
-def event_id(job_id: JobId, no: int) -> str:
-    return f"ftevent-{job_id.removeprefix('job_')}-{no}"
-
-
 def event_no(job_id: JobId, text: str) -> int | None:
     """Returns the number in an event's id, or None if the text is not the id of an event of this job."""
     number = text.removeprefix(f"ftevent-{job_id.removeprefix('job_')}-")
@@ -138,7 +134,7 @@ def event(row: EventRow, owner: JobRow) -> JobEvent:
     level, message, event_data = _SENTENCES[Kind(row.kind)](row, data, owner)
     is_metrics = row.kind in (Kind.LOG, Kind.EVAL)
     return JobEvent(
-        id=event_id(row.job_id, row.no), created_at=created_at, level=level, message=message,
+        id=f"ftevent-{row.job_id.removeprefix('job_')}-{row.no}", created_at=created_at, level=level, message=message,
         type="metrics" if is_metrics else "message", data=event_data,
     )  # fmt: skip
 

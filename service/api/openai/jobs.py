@@ -80,10 +80,7 @@ async def create_job(request: Request) -> FineTuningJob | Any:
     services = services_of(request)
     raw = await read_body(request)
     idempotency_use = idempotency(request, b"fine-tune\n" + raw, respond=_shown)
-    if (
-        idempotency_use is not None
-        and (replay := await replayed(services, idempotency_use, services.project)) is not None
-    ):
+    if (replay := await replayed(services, idempotency_use, services.project)) is not None:
         return _answered(replay)
     body = await model_of(raw, NewFineTuningJob)
     base = await _base(services, body.model)

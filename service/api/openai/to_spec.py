@@ -12,10 +12,10 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
 from footplate.contract.components import Catalogue
 from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.fields import Json
 from footplate.contract.ids import FileId
 from service.api.openai.models import (
     Dpo,
@@ -28,8 +28,6 @@ from service.api.openai.models import (
 )
 from service.api.openai.rows import CheckedRows, Format
 from service.base_models import PartialSpec
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,33 +186,25 @@ def translate(
         document["code"] = {"bundle": sha256(bundle).hexdigest()}
         document["trainer"] = {"use": recipe.trainer, "args": {"reward_funcs": [REWARD]}}
     stated_fields = method.model_dump(mode="json", exclude={"hyperparameters"})
-    resolved_method = {"type": kind, kind: {**stated_fields, "hyperparameters": resolved_values}}
-    return TranslatedRequest(document, _fine_tune(body, base, resolved_method), bundle)
-
-
-def _fine_tune(body: NewFineTuningJob, base: Base, method: Json) -> Json:
-    return {
+    fine_tune = {
         "model": base.name,
         "suffix": body.suffix,
-        "method": method,
+        "method": {"type": kind, kind: {**stated_fields, "hyperparameters": resolved_values}},
         "integrations": [item.model_dump(mode="json") for item in body.integrations or ()],
     }
+    return TranslatedRequest(document, fine_tune, bundle)
 
 
 def in_the_request(problems: Iterable[Problem], body: NewFineTuningJob) -> list[Problem]:
     """Returns problems of the spec with pointers into the request."""
     group = "hyperparameters" if body.method is None else f"method/{body.method.type}/hyperparameters"
-    return [
-        Problem(f"/{_parameter(item.pointer).replace('hyperparameters', group, 1)}", item.code, item.detail, item.hint)
-        for item in problems
-    ]
-
-
-def _parameter(pointer: str) -> str:
-    for place, parameter in PARAMETERS.items():
-        if pointer == place or pointer.startswith(f"{place}/"):
-            return parameter
-    return "model"  # All other fields of the spec come from the base model's entry.
+    problems_of_request = []
+    for item in problems:
+        matching = (name for place, name in PARAMETERS.items() if f"{item.pointer}/".startswith(f"{place}/"))
+        # All other fields of the spec come from the base model's entry.
+        parameter = next(matching, "model").replace("hyperparameters", group, 1)
+        problems_of_request.append(Problem(f"/{parameter}", item.code, item.detail, item.hint))
+    return problems_of_request
 
 
 def grader_bundle(source: str, parameter: str) -> bytes:
