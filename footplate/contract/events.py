@@ -158,7 +158,7 @@ class DoneData(BaseModel):
     """The stop request that the source followed."""
     error: Failure | None = None
     is_follow_up: bool = False
-    """True if the source failed only because a rank on another node died. The job then gets that rank's error."""
+    """True if the rank or source failed only because another rank had failed. The job then gets that rank's error."""
     result: dict[str, Any] = Field(default_factory=dict)
     running_s: float = 0.0
     had_checkpoint: bool = False

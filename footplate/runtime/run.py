@@ -39,7 +39,7 @@ from footplate.contract.host.bundle_files import copy_to_fixed_path, unpack, unp
 from footplate.contract.host.data_fingerprint import fingerprints, require_same, write_record
 from footplate.contract.host.environment import EXTENSIONS_VARIABLE
 from footplate.contract.host.file_roots import Files
-from footplate.contract.host.launch import FOLLOW_UP, OUTCOME, TICK, Order, read_order
+from footplate.contract.host.launch import OUTCOME, TICK, Order, read_order
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.spec import JobSpec
 from footplate.contract.strategies import strategy_arguments
@@ -70,7 +70,6 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
     order = read_order(order_fd)
     event_socket = EventSocket(events_fd, order.rank)
     emit: Emit | None = None
-    is_follow_up = False
     try:
         emit = Emit(event_socket, stop_fd, order.files)
         notes.set_listener(emit.users_note)
@@ -81,13 +80,13 @@ def main(order_fd: int, events_fd: int, stop_fd: int, forked_at: float, inherite
     except BaseException as error:
         # Without this, torch's handler would raise another error in the lines below when the next data worker dies.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        verdict, is_follow_up = outcome.of_exception(error, order.rank), process_group.is_caused_by_another_rank(error)
-        failure = own_code.described(error, verdict.error)
-        end = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=failure)
+        verdict = outcome.of_exception(error, order.rank)
+        failure, is_follow_up = own_code.described(error, verdict.error), process_group.is_caused_by_another_rank(error)
+        end = DoneData(ending=Ending.FAILED, reason=verdict.reason, error=failure, is_follow_up=is_follow_up)
         if emit is not None:
             with suppress(Exception):
                 emit.last_progress()
-    event_socket.send(OUTCOME, {**end.model_dump(mode="json"), FOLLOW_UP: is_follow_up})
+    event_socket.send(OUTCOME, end.model_dump(mode="json"))
     event_socket.flush(within=FLUSH_SECONDS)
     with suppress(Exception):
         write_buffers(within=FLUSH_SECONDS)

@@ -44,7 +44,7 @@ def _decide(attempt: Attempt) -> DoneData:
         end, error = failed.report, failed.report.error
         if error is not None:
             end = end.model_copy(update={"error": outcome.with_stderr(error, failed.stderr_tail())})
-        return _by_rank(end.model_copy(update={"is_follow_up": failed.is_follow_up}), attempt.ranks.world)
+        return _by_rank(end, attempt.ranks.world)
     if failed is None and report is not None and report.ending is Ending.STOPPED:
         # Another node learned of the stop first, and its ranks stopped ours.
         return report

@@ -146,8 +146,6 @@ class Rank:
         self.exited_at = 0.0
         self.report: DoneData | None = None
         """The outcome that the rank itself has reported."""
-        self.is_follow_up = False
-        """True if the rank reported that it failed because another rank had failed."""
         self._has_logged_start = False
         self.runs = False
         """True once the rank reported that it runs."""
@@ -183,6 +181,11 @@ class Rank:
         if self.report is not None:
             return self.report.ending is Ending.FAILED
         return self.exit is not None and (self.is_read_out or time.monotonic() > self.exited_at + LAST_REPORTS_SECONDS)
+
+    @property
+    def is_follow_up(self) -> bool:
+        """True if the rank reported that it failed because another rank had failed."""
+        return self.report is not None and self.report.is_follow_up
 
     @property
     def is_gone(self) -> bool:
@@ -255,7 +258,6 @@ class Rank:
         if kind == launch.OUTCOME:
             with suppress(ValidationError):
                 self.report = DoneData.model_validate(data)
-                self.is_follow_up = data.get(launch.FOLLOW_UP) is True
         if kind == launch.TICK and not self._has_logged_start:
             self._log_start(data.get("forked_ms"))
         if kind not in self._kinds:

@@ -42,8 +42,6 @@ TICK = "tick"
 """The kind of a message by which a rank only shows that its process still works."""
 OUTCOME = "outcome"
 """The kind of the message with a rank's outcome, as DoneData."""
-FOLLOW_UP = "is_follow_up"
-"""The name of a field that is sent with the outcome. True if the rank failed because another rank had failed."""
 
 
 class Order(RunningAttempt):
