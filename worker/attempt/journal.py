@@ -137,13 +137,14 @@ class Journal:
     def append(self, events: Iterable[dict[str, Any]], *, even_if_full: bool = False) -> None:
         """Numbers events and writes them to the file. Waits for the disk if one of the events must never be lost."""
         lines: list[bytes] = []
+        index: list[tuple[int, int]] = []
         offset, seq, must_sync, is_done = self.size, self.last, False, False
         for event in events:
             seq += 1
             kind = event["kind"]
             line = seal(encode(seq, event))
             if seq % INDEX_EVERY == 1:
-                self._index.append((seq, offset))
+                index.append((seq, offset))
             offset += len(line)
             lines.append(line)
             must_sync = must_sync or kind in KEPT
@@ -151,7 +152,6 @@ class Journal:
         if not lines:
             return
         if offset > self._max_bytes and not even_if_full:
-            self._cut_index(after=self.last)
             raise JournalFull(
                 f"{self._max_bytes / 1024**2:.0f} MB of this attempt's events wait on the node's disk, and no more may "
                 "wait",
@@ -159,8 +159,8 @@ class Journal:
             )
         try:
             self._write(b"".join(lines))
+            self._index += index
         except OSError as error:
-            self._cut_index(after=self.last)
             if not even_if_full:
                 raise JournalFull.of(error) from error
             self._unwritten += lines
@@ -316,10 +316,6 @@ class Journal:
         self.size = valid_bytes
         self.first = self.first or 1
         self._cursor = (self.first, 0)
-
-    def _cut_index(self, after: int) -> None:
-        while self._index and self._index[-1][0] > after:
-            self._index.pop()
 
 
 def is_owned(path: Path) -> bool:
