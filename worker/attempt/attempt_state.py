@@ -11,7 +11,7 @@ import selectors
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +79,8 @@ class Attempt:
     settings: WorkerSettings
     node: Node
     grant: Grant
-    client: redis.Redis
-    claimed: socket.socket | None = None
+    client: InitVar[redis.Redis]
+    claimed: InitVar[socket.socket | None] = None
     """The bound socket at which ranks of other nodes can reach this one. Its address was sent with the claim."""
     spans: Spans = field(default_factory=Untraced)
 
@@ -92,18 +92,12 @@ class Attempt:
     """The time at which training reported that it runs. Supervisor and control count time limits from this report."""
 
     # What has happened
-    has_launched: bool = False
-    """True if the warm parent has received the orders of all ranks."""
     verdict: Verdict | None = None
     """The failure that the supervisor itself has detected, which ends the attempt. None if there is no such failure."""
     is_superseded: bool = False
     """True if control has declared the attempt lost. Its events may not be reported any more."""
-    is_closed: bool = False
-    """True if control reported that SQL has the attempt's last event."""
     are_outputs_lost: bool = False
     """True if training finished, but its outputs could not be copied to the artifact store."""
-    is_delivered: bool = False
-    """True if the supervisor has waited until SQL had all events."""
     had_checkpoint: bool = False
     """True if this attempt has committed a checkpoint."""
 
@@ -111,7 +105,6 @@ class Attempt:
     sync: ArtifactSync | None = field(default=None, init=False)
     """Copies artifacts from and to a bucket, if the artifact store is one."""
     spec: JobSpec = field(init=False)
-    environment: dict[str, str] = field(init=False)
     secret_mask: SecretMask = field(init=False)
     journal: Journal = field(init=False)
     wake: int = field(init=False)
@@ -127,14 +120,14 @@ class Attempt:
     """Passes requests to the process and answers back, if the job is a serving session."""
     clocks: Clocks = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, client: redis.Redis, claimed: socket.socket | None) -> None:
         settings, node, grant = self.settings, self.node, self.grant
         # These stay empty if the spec cannot be parsed. The attempt then ends before its first step.
-        self.spec, self.environment = JobSpec(), {}
+        self.spec, environment = JobSpec(), dict[str, str]()
         rights, env_allowed = node.rights, settings.env_allowed
         try:
             self.spec = JobSpec.parse(grant.spec)
-            self.environment = job_environment(self.spec, env_allowed, node.secrets, node.folder.root, rights.user)
+            environment = job_environment(self.spec, env_allowed, node.secrets, node.folder.root, rights.user)
         except InvalidSpec as error:
             # This version of the node does not accept the spec, or the node lacks a variable or a secret of the job.
             self.end_with(outcome.of_ours(error, Reason.NOT_BUILDABLE))
@@ -149,15 +142,15 @@ class Attempt:
             self.verdict, self.journal = disk_full(error), Journal.in_memory(name, max_mb)
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.fetch_thread = FetchThread(settings, grant, self.spec, self.wake, is_for_another_user=rights.is_given_up)
-        self.link = ControlLink(self.client, grant, self.journal, self.wake)
+        self.link = ControlLink(client, grant, self.journal, self.wake)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.wake, selectors.EVENT_READ, self.receive_from_threads)
-        self.ranks = LocalRanks(settings, node, grant, self.spec)
-        self.rendezvous = Rendezvous(grant, self.claimed)
+        self.ranks = LocalRanks(settings, node, grant, self.spec, environment)
+        self.rendezvous = Rendezvous(grant, claimed)
         self.training = Training(self.selector, self.receive_from_training)
         self.stopping = Stopping(self.training)
         if self.spec.serve is not None:
-            self.serving = ServeLink(self.client, grant.job, self.spec.serve.max_batch, self.secret_mask)
+            self.serving = ServeLink(client, grant.job, self.spec.serve.max_batch, self.secret_mask)
         self.clocks = Clocks(turned_at=time.monotonic(), synced_at=time.monotonic())
 
     def enter(self, phase: Phase) -> None:
@@ -167,7 +160,7 @@ class Attempt:
     def needs(self, phase: Phase) -> bool:
         """Returns False if this phase must be skipped, because the attempt is called off or training never started."""
         if phase in (Phase.TRAIN, Phase.UPLOAD):
-            return self.has_launched
+            return self.training.has_begun
         return not (self.is_superseded if phase in (Phase.CONCLUDE, Phase.DELIVER) else self.is_called_off)
 
     def end_with(self, verdict: Verdict) -> None:
@@ -183,6 +176,11 @@ class Attempt:
     def has_outcome(self) -> bool:
         """True if training must be killed, because nothing that it does can change the attempt's end."""
         return self.is_superseded or self.verdict is not None
+
+    @property
+    def is_delivered(self) -> bool:
+        """True if SQL has the attempt's last event."""
+        return self.journal.is_done and self.link.acknowledged >= self.journal.last
 
     def running_seconds(self, now: float) -> float:
         return 0.0 if self.runs_since is None else now - self.runs_since
@@ -217,7 +215,6 @@ class Attempt:
     def _follow(self, reply: AttemptReply) -> None:
         """Carries out a reply of control. Control repeats a stop or a command until a heartbeat confirms it."""
         training = self.training
-        self.is_closed = self.is_closed or reply.closed
         if reply.superseded or (reply.closed and not self.journal.is_done):
             self.is_superseded = True
             return

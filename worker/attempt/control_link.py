@@ -300,6 +300,7 @@ class ControlLink(threading.Thread):
             log.warning("cannot parse control's reply to claim %s: %s", self._claim, error)
             return
         if isinstance(message, AttemptReply):
-            self._sender.acknowledge(message.watermark)
+            # A closed attempt's events are all in SQL, or will never be.
+            self._sender.acknowledge(self._sender.journal.last if message.closed else message.watermark)
             self.replies.put(message)
             os.eventfd_write(self._wake, 1)

@@ -19,8 +19,11 @@ from worker.settings import WorkerSettings
 class LocalRanks:
     """The folders and the orders of an attempt's ranks on this node."""
 
-    def __init__(self, settings: WorkerSettings, node: Node, grant: Grant, spec: JobSpec) -> None:
-        self._settings, self._node, self._grant = settings, node, grant
+    def __init__(
+        self, settings: WorkerSettings, node: Node, grant: Grant, spec: JobSpec, environment: Mapping[str, str]
+    ) -> None:
+        """Takes the variables that the spec sets, in `environment`."""
+        self._settings, self._node, self._grant, self._environment = settings, node, grant, environment
         self.owner = TrainingUser(node, grant, spec)
         self.root = settings.artifacts_path
         """The folder that training uses as the artifact store."""
@@ -44,10 +47,10 @@ class LocalRanks:
             for folder in (*map(self._scratch_of, self._ranks), self.scratch):
                 give(Path(folder), user)
 
-    def orders(self, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]) -> list[Order]:
+    def orders(self, address: RendezvousAddress, hub: dict[str, str]) -> list[Order]:
         """Returns one order for each rank. `hub` maps each repository and URL to its files on this node."""
         user_variables = {} if self.owner.user is None else self.owner.user.environment(self.scratch)
-        variables = {**user_variables, **environment, **self.owner.build_variables}
+        variables = {**user_variables, **self._environment, **self.owner.build_variables}
         return [self._order(rank, address, variables, hub) for rank in self._ranks]
 
     def gpus_of(self, rank: int) -> list[str]:
@@ -59,22 +62,15 @@ class LocalRanks:
         self, rank: int, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]
     ) -> Order:
         grant, settings = self._grant, self._settings
+        granted = {name: value for name, value in grant if name in Order.model_fields}
         return Order(
-            job=grant.job,
-            attempt=grant.attempt,
-            fence=grant.fence,
-            claim=grant.claim,
+            **granted,
             rank=rank,
             world=self.world,
             node=grant.source,
-            nodes=grant.nodes,
             host=address.host,
             port=address.port,
             interface=address.interface,
-            spec=grant.spec,
-            gpus=grant.gpus,
-            checkpoints=grant.checkpoints,
-            commands=grant.commands,
             artifacts=self.root,
             data=settings.data_path,
             models=settings.models_path,

@@ -180,20 +180,19 @@ def launch(attempt: Attempt) -> None:
         attempt.ranks.make_folders(was_fetched=attempt.sync is not None)
     except (OSError, OwnCodeError) as error:
         attempt.end_with(outcome.of_exception(error))
-    while not (attempt.is_called_off or attempt.has_launched):
+    while not (attempt.is_called_off or attempt.training.has_begun):
         try:
             _start(attempt)
         except OSError:
             turn(attempt, 0.1)
         else:
-            attempt.has_launched = True
             reached(Moment.AFTER_LAUNCH)
 
 
 def _start(attempt: Attempt) -> None:
     ranks = attempt.ranks
     with attempt.rendezvous.address() if ranks.needs_rendezvous else nullcontext(NO_RENDEZVOUS) as address:
-        orders = ranks.orders(address, attempt.environment, attempt.fetch_thread.folders)
+        orders = ranks.orders(address, attempt.fetch_thread.folders)
         # A serving session is one process, so it needs no rendezvous, and inherits the socket of its requests instead.
         inherited = address.listening if attempt.serving is None else attempt.serving.theirs
         folder, owner, libraries = attempt.node.folder.run, ranks.owner, libraries_of(attempt.spec)
@@ -333,18 +332,16 @@ def conclude(attempt: Attempt) -> None:
 
 def deliver(attempt: Attempt) -> None:
     """Waits until SQL has every event. A node that drains waits less long, because its next start sends the rest."""
-    link, journal = attempt.link, attempt.journal
-    link.is_hurried = True
-    link.send_now(beat=True)
+    attempt.link.is_hurried = True
+    attempt.link.send_now(beat=True)
     deadline: float | None = None
-    while link.acknowledged < journal.last and not attempt.is_closed and not attempt.is_superseded:
+    while not (attempt.is_delivered or attempt.is_superseded):
         attempt.receive(TICK_SECONDS)
         if deadline is None and attempt.node.folder.is_draining():
             launched_at = attempt.since.get(Phase.LAUNCH, attempt.since[Phase.RENDEZVOUS])
             deadline = max(time.monotonic() + 2.0, launched_at + attempt.settings.drain_seconds)
         if deadline is not None and time.monotonic() > deadline:
             return
-    attempt.is_delivered = True
     reached(Moment.AFTER_DELIVERY)
 
 

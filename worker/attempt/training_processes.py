@@ -81,18 +81,20 @@ class Training:
         parent gets `lock`, which reserves the attempt's user, and the `libraries` that the ranks will import.
         """
         warm = launch.connect(folder)
-        self.close_ranks()
-        self.ranks = [Rank(order.rank, self._selector, self._receive) for order in orders]
+        ranks = [Rank(order.rank, self._selector, self._receive) for order in orders]
         try:
-            for rank, order in zip(self.ranks, orders, strict=True):
+            for rank, order in zip(ranks, orders, strict=True):
                 more = [] if lock is None else [lock]
-                more += [inherited.fileno()] if inherited is not None and rank is self.ranks[0] else []
+                more += [inherited.fileno()] if inherited is not None and rank is ranks[0] else []
                 with rank.opened() as (events, stdout, stderr):
                     start = Start(rank=order.rank, user=user, libraries=tuple(libraries))
                     launch.send_start(warm, start, order, events, self._stop_fd, stdout, stderr, *more)
         except OSError:
+            for rank in ranks:
+                rank.close()
             warm.close()
             raise
+        self.ranks = ranks
         self._selector.register(warm, selectors.EVENT_READ, self._receive_from_warm_parent)
         self._warm = warm
 
@@ -109,6 +111,11 @@ class Training:
         first = min(self._failed, key=lambda rank: rank.is_follow_up)
         alike = [rank for rank in self._failed if _same_end(rank, first) and not rank.is_follow_up]
         return min(alike, key=lambda rank: rank.number, default=first)
+
+    @property
+    def has_begun(self) -> bool:
+        """True if the warm parent has received the orders of all ranks."""
+        return bool(self.ranks)
 
     @property
     def has_started(self) -> bool:
@@ -201,13 +208,10 @@ class Training:
 
     def close(self) -> None:
         self.disconnect()
-        self.close_ranks()
-        self._stop_byte.close()
-        os.close(self._stop_fd)
-
-    def close_ranks(self) -> None:
         for rank in self.ranks:
             rank.close()
+        self._stop_byte.close()
+        os.close(self._stop_fd)
 
     def _receive_from_warm_parent(self) -> None:
         if self._warm is None:
