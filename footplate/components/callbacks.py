@@ -42,8 +42,6 @@ class GradientNorms(TrainerCallback):
     """Logs the gradient norm of each layer. Norms are computed only in steps that are logged."""
 
     def __init__(self, depth: int | None = None) -> None:
-        if depth is not None and depth < 1:
-            raise ValueError(f"gradient_norms: depth must be 1 or more. It is {depth}")
         self.depth = depth
         self.layers: dict[str, list[nn.Parameter]] = {}
         self.norms: dict[str, Tensor] = {}
@@ -73,8 +71,6 @@ class GradientNorms(TrainerCallback):
 
 class StopOnNan(TrainerCallback, ExportableState):
     def __init__(self, steps: int = 1) -> None:
-        if steps < 1:
-            raise ValueError(f"stop_on_nan: steps must be 1 or more. It is {steps}")
         self.steps, self.seen = steps, 0
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -93,10 +89,6 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
     """Keeps a moving average of the weights, which is evaluated and becomes the final model."""
 
     def __init__(self, decay: float = 0.999, every: int = 1, warmup: bool = True) -> None:
-        if not 0 < decay < 1:
-            raise ValueError(f"ema: decay must be more than 0 and less than 1. It is {decay}")
-        if every < 1:
-            raise ValueError(f"ema: `every` must be at least 1, and is {every}")
         self.decay, self.every, self.warmup = decay, every, warmup
         self.updates = 0
         self.average: dict[str, Tensor] = {}
@@ -185,7 +177,8 @@ gradient_norms = component(
     GradientNorms,
     "Logs the norm of each layer's gradients with the loss, after clipping, as grad_norm/<layer>.",
     depth=Annotated[
-        int | None, "The number of components of a layer's name by which layers are grouped; null logs every layer"
+        Annotated[int, Field(ge=1)] | None,
+        "The number of components of a layer's name by which layers are grouped; null logs every layer",
     ],
 )
 stop_on_nan = component(

@@ -7,16 +7,18 @@ leave out labels of -100.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from footplate.components.component import component
 from footplate.trainer.losses.labels import IGNORE, bad_label
-from footplate.trainer.losses.loss import Loss, items, logits_of, regression, shifted
+from footplate.trainer.losses.loss import Loss, items, logits_of, shifted
 
 
 class LogitsLoss:
@@ -56,8 +58,6 @@ class ClassWeights:
 
 class CrossEntropy(LogitsLoss):
     def __init__(self, label_smoothing: float = 0.0, weights: Sequence[float] | None = None) -> None:
-        if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"label_smoothing must be from 0 to 1. It is {label_smoothing}")
         self.label_smoothing, self.weights = label_smoothing, ClassWeights(weights)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
@@ -75,8 +75,6 @@ class CrossEntropy(LogitsLoss):
 
 class Focal(LogitsLoss):
     def __init__(self, gamma: float = 2.0, weights: Sequence[float] | None = None) -> None:
-        if gamma < 0:
-            raise ValueError(f"gamma must be 0 or more. It is {gamma}")
         self.gamma, self.weights = gamma, ClassWeights(weights)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
@@ -103,27 +101,19 @@ class BinaryCrossEntropy(LogitsLoss):
         return Loss(total, labels.numel())
 
 
-class Huber(LogitsLoss):
-    def __init__(self, delta: float = 1.0) -> None:
-        if delta <= 0:
-            raise ValueError(f"delta must be more than 0. It is {delta}")
-        self.delta = delta
+class Regression(LogitsLoss):
+    """A loss of torch that compares each number of the logits with a label."""
+
+    def __init__(self, name: str, function: Callable[..., Tensor]) -> None:
+        self.name, self.function = name, function
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
-        logits = _alike("huber", logits, labels)
-        total = functional.huber_loss(logits, labels.to(logits.dtype), reduction="sum", delta=self.delta)
-        return Loss(total, labels.numel())
+        logits = _alike(self.name, logits, labels)
+        return Loss(self.function(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
 
 
-class SquaredError(LogitsLoss):
-    def loss(self, logits: Tensor, labels: Tensor) -> Loss:
-        return regression(_alike("mse", logits, labels), labels)
-
-
-class AbsoluteError(LogitsLoss):
-    def loss(self, logits: Tensor, labels: Tensor) -> Loss:
-        logits = _alike("l1", logits, labels)
-        return Loss(functional.l1_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
+def _huber(delta: float = 1.0) -> Regression:
+    return Regression("huber", partial(functional.huber_loss, delta=delta))
 
 
 def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,13 +149,15 @@ Weights = Annotated[list[float] | None, "A factor for each class; null is 1 for 
 cross_entropy = component(
     CrossEntropy,
     "Cross entropy for classes of samples or tokens: a mean over labels, also with class weights.",
-    label_smoothing=Annotated[float, "Share of each label that is spread over all classes"],
+    label_smoothing=Annotated[float, Field(ge=0, le=1), "Share of each label that is spread over all classes"],
     weights=Weights,
 )
 focal = component(
     Focal,
     "Focal loss: cross entropy in which badly predicted labels count more (arXiv:1708.02002).",
-    gamma=Annotated[float, "How strongly the loss of labels that are predicted well is reduced; 0 is cross entropy"],
+    gamma=Annotated[
+        float, Field(ge=0), "How strongly the loss of labels that are predicted well is reduced; 0 is cross entropy"
+    ],
     weights=Weights,
 )
 bce = component(
@@ -173,10 +165,10 @@ bce = component(
     "Binary cross entropy, for several labels per sample that are 0 or 1.",
     pos_weight=Annotated[list[float] | None, "A factor for each class's positive labels; null is 1 for all"],
 )
-mse = component(SquaredError, "The mean of squared errors, for regression.")
-l1 = component(AbsoluteError, "The mean of absolute errors, for regression.")
+mse = component(partial(Regression, "mse", functional.mse_loss), "The mean of squared errors, for regression.")
+l1 = component(partial(Regression, "l1", functional.l1_loss), "The mean of absolute errors, for regression.")
 huber = component(
-    Huber,
+    _huber,
     "Huber loss: squared for small errors, absolute for large ones.",
-    delta=Annotated[float, "The error up to which the loss is squared"],
+    delta=Annotated[float, Field(gt=0), "The error up to which the loss is squared"],
 )

@@ -195,15 +195,6 @@ def test_averaging_starts_at_a_checkpoint_without_averages(tmp_path: Path) -> No
     assert state["stateful_callbacks"]["Ema"]["attributes"]["updates"] == 5
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [({"decay": 1.5}, "less than 1"), ({"decay": 0.0}, "more than 0"), ({"every": 0}, "at least 1")],
-)
-def test_wrong_arguments_of_weight_averaging_are_refused(args: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        callback("ema", **args)
-
-
 def test_averages_of_half_precision_weights_are_kept_in_float32() -> None:
     ema, model = Ema(decay=0.99, warmup=False), torch.nn.Linear(1, 1).bfloat16()
     args: Any = TrainingArguments("unused", use_cpu=True)

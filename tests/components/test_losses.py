@@ -103,15 +103,6 @@ def test_logits_with_one_column_are_compared_with_scalar_labels() -> None:
     assert float(load("losses", "l1")()({"logits": torch.ones(3, 1)}, torch.zeros(3))) == 1.0
 
 
-@pytest.mark.parametrize(("name", "args", "message"), [
-    ("cross_entropy", {"label_smoothing": 2.0}, "label_smoothing"), ("focal", {"gamma": -1.0}, "gamma"),
-    ("huber", {"delta": 0.0}, "delta"),
-])  # fmt: skip
-def test_an_argument_of_a_loss_out_of_range_is_refused(name: str, args: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        load("losses", name)(**args)
-
-
 def trained(folder: Path, batch: int, accumulate: int) -> Trainer:
     set_seed(0)
     args = TrainingArguments(

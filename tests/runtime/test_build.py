@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from footplate.components import hf_models, toy
+from footplate.components import hf_models
 from footplate.contract.components import Catalogue
 from footplate.contract.errors import DatasetError, FootplateError, NotBuildable, UnknownComponent
 from footplate.contract.host.bundle_files import Bundle
 from footplate.contract.host.file_roots import Roots
 from footplate.runtime import own_code
-from footplate.runtime.build import build
+from footplate.runtime.build import build, load
 from footplate.runtime.catalogue import describe
 from tests.contract.specs import problems_of
 from tests.support.factories import make_spec
@@ -166,14 +166,27 @@ def test_a_component_whose_library_is_missing_is_refused_with_the_pip_command(
     assert "pip install 'footplate[hf]'" in problem.detail
 
 
-@pytest.mark.parametrize("args", [{"hidden": -5}, {"out_features": 0}, {"dropout": 1.5}])
-def test_a_model_argument_out_of_range_is_refused_by_the_service(args: dict[str, float]) -> None:
-    catalogue = Catalogue.of([describe("models", "toy/mlp", toy.mlp)])
-    body = {"model": {"use": "toy/mlp", "args": args}, "data": "toy/regression"}
+@pytest.mark.parametrize(("field", "group", "name", "args"), [
+    ("model", "models", "toy/mlp", {"hidden": -5}), ("model", "models", "toy/mlp", {"out_features": 0}),
+    ("model", "models", "toy/mlp", {"dropout": 1.5}), ("loss", "losses", "cross_entropy", {"label_smoothing": 2.0}),
+    ("loss", "losses", "focal", {"gamma": -1.0}), ("loss", "losses", "huber", {"delta": 0.0}),
+    ("callbacks", "callbacks", "gradient_norms", {"depth": 0}), ("callbacks", "callbacks", "stop_on_nan", {"steps": 0}),
+    ("callbacks", "callbacks", "ema", {"decay": 1.5}), ("callbacks", "callbacks", "ema", {"decay": 0.0}),
+    ("callbacks", "callbacks", "ema", {"every": 0}),
+])  # fmt: skip
+def test_a_components_argument_out_of_range_is_refused_by_the_service(
+    field: str, group: str, name: str, args: dict[str, float]
+) -> None:
+    components = [("models", "toy/mlp"), ("data", "toy/regression"), (group, name)]
+    catalogue = Catalogue.of([describe(kind, use, load(kind, use)) for kind, use in components])
+    component = {"use": name, "args": args}
+    body = {"model": "toy/mlp", "data": "toy/regression", field: [component] if field == "callbacks" else component}
 
     problem, *_ = problems_of(body, catalogue)
 
-    assert (problem.pointer, problem.code) == (f"/model/args/{next(iter(args))}", "out_of_range")
+    place = "callbacks/0" if field == "callbacks" else field
+    assert problem.pointer == f"/{place}/args/{next(iter(args))}"
+    assert problem.code == "out_of_range"
 
 
 def test_the_users_own_trainer_gets_its_arguments_with_resolved_paths(roots: Roots) -> None:
