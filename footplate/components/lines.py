@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from torch.utils.data import Subset
 
 from footplate.components.rows import UNREADABLE, Row, is_stream, kind, reading, unreadable, where
 from footplate.contract.errors import DatasetError
@@ -97,20 +98,11 @@ class WholeFiles(Lines):
         return array("Q", [0, size] if size else [size])
 
 
-class Selection:
+class Selection(Subset[Row]):
     """A selection of a dataset's rows, by their numbers."""
 
-    def __init__(self, rows: Any, numbers: Any) -> None:
-        self.rows, self.numbers = rows, numbers
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, index: int) -> Row:
-        return self.rows[int(self.numbers[index])]  # type: ignore[no-any-return]
-
     def where(self, index: int) -> str:
-        return where(self.rows, int(self.numbers[index]))
+        return where(self.dataset, self.indices[index])
 
 
 def selected(rows: Any, offset: int, limit: int | None) -> Any:
@@ -138,7 +130,9 @@ def split_rows(rows: Any, split: Split) -> tuple[Selection, Selection]:
         raise DatasetError(problem.detail, hint=problem.hint)
     held_out = split.held_out(count)
     order = numpy.random.RandomState(split.seed).permutation(count)
-    return Selection(rows, numpy.sort(order[held_out:])), Selection(rows, numpy.sort(order[:held_out]))
+    # Arrays hold eight bytes for a number, and return Python's integers, which users' datasets may need.
+    trained_on, evaluated_on = (array("q", numpy.sort(part).tobytes()) for part in (order[held_out:], order[:held_out]))
+    return Selection(rows, trained_on), Selection(rows, evaluated_on)
 
 
 def line_of(path: Path, offset: int) -> str:
