@@ -57,13 +57,13 @@ def matches(*, pattern: Annotated[str, "A regular expression that is searched in
 @needs("trl", extra="trl")
 def accuracy() -> Reward:
     """Compares the completion's mathematical value with the column `solution` (TRL's accuracy_reward)."""
-    return _of_trl("accuracy_reward")
+    return import_module("trl.rewards").accuracy_reward  # type: ignore[no-any-return]
 
 
 @needs("trl", extra="trl")
 def think_format() -> Reward:
     """Returns 1 if the completion has its reasoning between <think> and </think> (TRL's think_format_reward)."""
-    return _of_trl("think_format_reward")
+    return import_module("trl.rewards").think_format_reward  # type: ignore[no-any-return]
 
 
 def text_of(completion: Any) -> str:
@@ -83,9 +83,3 @@ def _compared(
         )
     pairs = zip(map(text_of, completions), map(str, columns[column]), strict=True)
     return [compare(*(text.strip().casefold() if fold else text.strip() for text in pair)) for pair in pairs]
-
-
-def _of_trl(name: str) -> Reward:
-    rewards: Any = import_module("trl.rewards")
-    function: Reward = getattr(rewards, name)
-    return function
