@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -160,7 +161,6 @@ class Emit(TrainerCallback):
 
     def __init__(self, event_socket: EventSocket, stop_fd: int, files: AttemptFiles) -> None:
         self.event_socket = event_socket
-        self.had_checkpoint = False
         self.latest: dict[str, Any] = {}
         """The newest value of every metric, for the result."""
         self.obeyed: StopMode | None = None
@@ -184,7 +184,7 @@ class Emit(TrainerCallback):
 
     def stopped_outcome(self, result: dict[str, Any]) -> DoneData:
         """Returns the outcome of a run that was stopped before its end."""
-        return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=result, had_checkpoint=self.had_checkpoint)
+        return DoneData(ending=Ending.STOPPED, reason=Reason.CANCEL, result=result)
 
     def finished_outcome(self, result: dict[str, Any]) -> DoneData:
         """Returns the outcome of a run that has written its outputs."""
@@ -193,7 +193,6 @@ class Emit(TrainerCallback):
             ending=Ending.FINISHED,
             reason=Reason.COMPLETED,
             result=result,
-            had_checkpoint=self.had_checkpoint,
             outputs=self._files.relative(self._files.outputs),
         )
 
@@ -293,7 +292,6 @@ class Emit(TrainerCallback):
         for path in deleted_paths:
             del self._committed[path]
         self._committed[checkpoint.path] = checkpoint.step
-        self.had_checkpoint = True
         data = CheckpointData(
             status="committed",
             path=self._files.relative(checkpoint.path),
@@ -355,6 +353,11 @@ class Emit(TrainerCallback):
         eta = (now - self._began) / steps * remaining if steps > 1 and remaining >= 0 else None
         data = ProgressData(step=step, max_steps=max(state.max_steps, 0), epoch=epoch, eta_s=eta and round(eta, 2))
         self.event_socket.send(Kind.PROGRESS, data.model_dump(), step, epoch)
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values. Tensors that hold one number are converted to plain numbers."""
+    return {str(name): value.item() if hasattr(value, "item") else value for name, value in values.items()}
 
 
 def _score(args: Any, state: TrainerState, step: int) -> float | None:

@@ -37,11 +37,12 @@ from footplate.contract.layout import attempt_folder, bundle_file
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Script
 from footplate.drop_in import install_if_asked, refusing_a_second_model
-from footplate.runtime import own_code, process_group, unprepared, working_folder
+from footplate.runtime import own_code, process_group, working_folder
 from footplate.runtime.build import Parts, build
-from footplate.runtime.emit import Emit
+from footplate.runtime.emit import Emit, plain_values
 from footplate.runtime.script_reports import FindStart, ScriptReports, ScriptStopped
 from footplate.runtime.starting_point import find_starting_point
+from footplate.runtime.unprepared import require_prepared
 from footplate.trainer import checkpoint as files
 from footplate.trainer.checkpoint import CannotSave, Checkpoint
 from footplate.trainer.precision import fp8_handlers, precision_of
@@ -105,7 +106,7 @@ class Job:
             **options,
         )
         if self._peers.world > 1:
-            unprepared.PreparedCheck(accelerator)
+            require_prepared(accelerator)
         return accelerator
 
     @cached_property
@@ -150,13 +151,15 @@ class Job:
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Reports metrics of training as a log, and reports the step as progress."""
         self._is_at(step, epoch)
-        self._emit.on_log(self.args, self._state, self._control, logs=_plain(values))
+        self._emit.on_log(self.args, self._state, self._control, logs=plain_values(values))
         self._emit.progress(self._state)
 
     def eval(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Reports metrics of an evaluation. Names get the prefix `eval_` if they lack it."""
         self._is_at(step, epoch)
-        named = {name if name.startswith("eval_") else f"eval_{name}": value for name, value in _plain(values).items()}
+        named = {
+            name if name.startswith("eval_") else f"eval_{name}": value for name, value in plain_values(values).items()
+        }
         self._state.log_history.append({**named, "step": step})
         self._emit.on_evaluate(self.args, self._state, self._control, metrics=named)
 
@@ -323,8 +326,3 @@ def _copied(source: str | Path, target: str | Path) -> None:
     temporary = f"{target}.{os.getpid()}"
     shutil.copyfile(source, temporary)
     os.replace(temporary, target)
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values. Tensors that hold one number are converted to plain numbers."""
-    return {str(name): value.item() if hasattr(value, "item") else value for name, value in values.items()}

@@ -34,7 +34,7 @@ from footplate.contract.errors import NotBuildable
 from footplate.contract.host.artifacts import STAGE, stage_of
 from footplate.contract.host.launch import Order
 from footplate.runtime import process_group
-from footplate.runtime.emit import Emit, StoppedEvaluating
+from footplate.runtime.emit import Emit, StoppedEvaluating, plain_values
 from footplate.runtime.live_commands import FootplateRun, LiveCommands, TransformersRun
 from footplate.runtime.starting_point import KeepBest, StartingPoint, link_or_copy, newest_valid
 from footplate.trainer import checkpoint as checkpoints
@@ -77,8 +77,6 @@ class ScriptReports:
         has_own = any(offer.of is None for offer in order.checkpoints)
         self._find_start = None if has_own else find_start
         self._stage: Stage | None = None
-        self._stages_begun = 0
-        self._steps_before = 0
         self.is_training = False
         """True while a Trainer trains. Calls of Accelerate are then not reported a second time."""
         self._newest_of_stages: dict[int, Path] = {}
@@ -146,14 +144,13 @@ class ScriptReports:
             self._emit.peers = trainer._footplate.strategy.peers
         else:
             self._emit.peers = process_group.peers(self._order, None, trainer.args.ddp_timeout)
-        self._stage = Stage(self._stages_begun, self._steps_before)
-        self._stages_begun += 1
+        last = self._stage
+        self._stage = Stage(0, 0) if last is None else Stage(last.number + 1, last.first_step + last.steps)
         self.is_training = True
         try:
             yield
         finally:
             self.is_training = False
-            self._steps_before = self._stage.first_step + self._stage.steps
 
     def _start(self) -> StartingPoint | None:
         """Returns the newest valid checkpoint of this stage, or `resume_from` for the first stage. None means step 0.
@@ -183,7 +180,7 @@ class ScriptReports:
 
     def refuse_an_unused_start(self) -> None:
         """Ends a loop without a Trainer whose spec has `resume_from`, because nothing would load the checkpoint."""
-        if self._find_start is not None and self._stages_begun == 0:
+        if self._find_start is not None and self._stage is None:
             raise NotBuildable(
                 "resume_from names a checkpoint, but this script called no Trainer, so nothing has loaded it",
                 hint="leave resume_from out, and load the checkpoint in the script",
@@ -244,7 +241,7 @@ class ScriptReports:
 
     def job_state(self, state: Any) -> Any:
         """Returns a Trainer's state with the steps of all stages of the job, for events."""
-        first_step = self._stage.first_step if self._stage else self._steps_before
+        first_step = self._stage.first_step if self._stage else 0
         best_step = getattr(state, "best_global_step", None)
         return SimpleNamespace(
             global_step=first_step + state.global_step,
@@ -424,7 +421,7 @@ def _patch_accelerator(reports: ScriptReports, undo: ExitStack) -> None:
 
 
 def _send_logged(emit: Emit, values: dict[str, Any], state: Any) -> None:
-    plain = {str(name): value.item() if hasattr(value, "item") else value for name, value in values.items()}
+    plain = plain_values(values)
     evaluated = {name: value for name, value in plain.items() if name.startswith("eval_")}
     trained = {name: value for name, value in plain.items() if name not in evaluated}
     if trained:

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from footplate.contract.errors import OwnCodeError
-from footplate.runtime.unprepared import PreparedCheck
+from footplate.runtime.unprepared import require_prepared
 
 
 class Loop:
@@ -41,9 +41,9 @@ class Loop:
 def loop() -> Iterator[Loop]:
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(cpu=True)
-    watch = PreparedCheck(accelerator)
+    handle = require_prepared(accelerator)
     yield Loop(accelerator)
-    watch.end()
+    handle.remove()
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 

@@ -31,7 +31,7 @@ def test_a_full_disk_at_the_final_save_is_reported_with_path_and_hint(tmp_path: 
     state = SimpleNamespace(global_step=8, best_metric=None)
     trainer: Any = SimpleNamespace(model=None, processing_class=None, save_model=save_model, state=state)
     order: Any = SimpleNamespace(files=files, rank=0)
-    emit: Any = SimpleNamespace(latest={"loss": 1.0}, had_checkpoint=True)
+    emit: Any = SimpleNamespace(latest={"loss": 1.0})
 
     with pytest.raises(OSError, match="outputs") as failed:
         run.finish(trainer, make_spec(), order, emit)
