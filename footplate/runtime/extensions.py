@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,18 @@ class BuildLock:
     for the first, and then runs ninja, which builds only what is missing.
     """
 
-    def __init__(self, lock_file_path: str, *_: Any, **__: Any) -> None:
-        self._path = Path(lock_file_path)
+    def __init__(
+        self, lock_file_path: str, *_: Any, report: Callable[[], BuildReporter | None] = lambda: None, **__: Any
+    ) -> None:
+        """Takes the path that torch's FileBaton takes, and a function that starts to report a build."""
+        self._path, self._report = Path(lock_file_path), report
         self._lock: int | None = None
         self._reporter: BuildReporter | None = None
 
     def try_acquire(self) -> bool:
-        self._reporter = self.reporter()
+        self._reporter = self._report()
         self._lock = lock(self._path)
         return True
-
-    def reporter(self) -> BuildReporter | None:
-        """Returns None: builds report no progress unless `watch()` installs a reporter."""
-        return None
 
     def release(self) -> None:
         # The file is removed while the lock is held, because torch's own FileBaton would wait for it.
@@ -81,13 +81,12 @@ def watch(tick: Callable[[], None], note: Callable[[str], None], stall_seconds: 
 
     pid = os.getpid()
 
-    class ReportingBuildLock(BuildLock):
-        def reporter(self) -> BuildReporter | None:
-            # A build in another thread needs no reporter, because the main thread reports progress meanwhile.
-            if os.getpid() != pid or threading.current_thread() is not threading.main_thread():
-                return None
-            return BuildReporter(tick, note, min(1.0, stall_seconds / 4))
+    def report() -> BuildReporter | None:
+        # A build in another thread needs no reporter, because the main thread reports progress meanwhile.
+        if os.getpid() != pid or threading.current_thread() is not threading.main_thread():
+            return None
+        return BuildReporter(tick, note, min(1.0, stall_seconds / 4))
 
     for module in (file_baton, sys.modules.get("torch.utils.cpp_extension")):
         if module is not None:
-            setattr(module, "FileBaton", ReportingBuildLock)  # noqa: B010
+            setattr(module, "FileBaton", partial(BuildLock, report=report))  # noqa: B010
