@@ -128,7 +128,11 @@ class LiveCommands(TrainerCallback):
 
     def begin(self, folder: str | None) -> None:
         """Prepares to continue from a checkpoint. Changes before its step are set now, later ones at their step."""
-        self.begin_at(0 if folder is None else self.run.peers.from_main(lambda: _step_of(Path(folder))))
+        if folder is None:
+            self.begin_at(0)
+            return
+        # Only the first rank reads the step, because other nodes may not see the folder.
+        self.begin_at(self.run.peers.from_main(lambda: TrainerState.load_from_json(Path(folder, STATE)).global_step))
 
     def begin_at(self, step: int, since: int = 0) -> None:
         """Prepares to continue at `step`. Commands up to the step `since` belong to an earlier stage."""
@@ -185,11 +189,6 @@ class LiveCommands(TrainerCallback):
             set={name: {"from": was, "to": now} for name, (was, now) in changed.values.items()},
         )  # fmt: skip
         self._event_socket.send(Kind.DO, data.model_dump(exclude_defaults=True), state.global_step, state.epoch)
-
-
-def _step_of(folder: Path) -> int:
-    """Returns the step of a checkpoint. Only the first rank calls this, because other nodes may not see the folder."""
-    return TrainerState.load_from_json(folder / STATE).global_step
 
 
 def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
