@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Queue, SimpleQueue
 from typing import Any, TypeVar
 
 from footplate.contract.bucket import StoreUnreachable
@@ -39,13 +39,12 @@ class Background:
         self._wake, self._is_closed = wake, False
         self._lock = threading.Lock()
         self._given_up = threading.Event()
-        self._tasks: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._open_tasks = 0
+        self._tasks: Queue[Callable[[], object] | None] = Queue()
         self._thread: threading.Thread | None = None
 
     @property
     def is_idle(self) -> bool:
-        return self._open_tasks == 0
+        return self._tasks.unfinished_tasks == 0
 
     def close(self) -> None:
         self._given_up.set()
@@ -54,8 +53,6 @@ class Background:
         self._tasks.put(None)
 
     def _add(self, task: Callable[[], object]) -> None:
-        with self._lock:
-            self._open_tasks += 1
         self._tasks.put(task)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -70,9 +67,9 @@ class Background:
                 # An AttemptError is not logged here, because the job shows it to its user.
                 if not isinstance(error, AttemptError):
                     log.exception("%s failed", self._name)
-            with self._lock:
-                self._open_tasks -= 1
+            self._tasks.task_done()
             self._wake_supervisor()
+        self._tasks.task_done()
 
     def _retry_while_unreachable(self, copy: str, do: Callable[[], T]) -> T | None:
         """Calls `do` until the artifact store answers, and returns its result. Returns None after `close`.
