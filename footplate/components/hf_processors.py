@@ -77,6 +77,14 @@ def require_fast_tokenizer(processor: Any, component: str, reports: str) -> None
         )
 
 
+def require_chat_template(processor: Any, component: str) -> None:
+    if not getattr(processor, "chat_template", None):
+        raise NotBuildable(
+            f"{component} needs a chat template, and the tokenizer has none",
+            hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": "{% for …"}}',
+        )
+
+
 def require_pad_token(processor: Any, component: str) -> None:
     require_tokenizer(processor, component)
     if getattr(processor, "pad_token", None) is None:

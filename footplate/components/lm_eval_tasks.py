@@ -19,6 +19,7 @@ from pydantic import Field
 
 from footplate.components import files
 from footplate.components.hf_datasets import as_dataset
+from footplate.components.hf_processors import require_chat_template
 from footplate.components.lm_eval_shipped import LIBRARY, TaskFile, TaskGroup, named, require_no_code, shipped
 from footplate.contract.errors import DatasetError, NotBuildable, did_you_mean
 from footplate.contract.files import kind_of, no_reader
@@ -215,10 +216,8 @@ class LmEvalRows(OwnEvaluation):
                 "lm-eval needs the whole model in one process, and this strategy shards the model",
                 hint="evaluate in a job of its own, with resume_from and one process",
             )
-        if self.chat and not getattr(trainer.processing_class, "chat_template", None):
-            raise NotBuildable(
-                "the argument chat of lm-eval needs a chat template, and the tokenizer has none", hint="leave chat out"
-            )
+        if self.chat:
+            require_chat_template(trainer.processing_class, "the argument chat of lm-eval")
         self._make()
 
     def _make(self) -> None:

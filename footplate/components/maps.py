@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from footplate.components.answer_tokens import AnswerTokens
 from footplate.components.chunking import Chunks
-from footplate.components.hf_processors import require_fast_tokenizer, require_tokenizer
+from footplate.components.hf_processors import require_chat_template, require_fast_tokenizer, require_tokenizer
 from footplate.components.rows import BadRow, Mapped, Row, column, is_stream, kind, require_rows, without
 from footplate.components.streams import ChunkedStream, MappedStream
 from footplate.components.tokenizing import Tokenize, TokenizeAnswers, TokenizeChat, TokenizeWords
@@ -106,12 +106,7 @@ def chat(
 ) -> Any:
     """Turns conversations into tokens with the tokenizer's chat template."""
     require_tokenizer(processor, "chat")
-    template = getattr(processor, "chat_template", None)
-    if not template:
-        raise NotBuildable(
-            "chat: this tokenizer has no chat template",
-            hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": "{% for …"}}',
-        )
+    require_chat_template(processor, "chat")
     answers = AnswerTokens(processor) if learn == "assistant" else None
     return mapped(rows, TokenizeChat(processor, column, max_length, answers))
 

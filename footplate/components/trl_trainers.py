@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from footplate.components.extras import imported, source_of
 from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.components.hf_loading import MERGES_AT_END
+from footplate.components.hf_processors import require_chat_template, require_tokenizer
 from footplate.components.maps import mapped
 from footplate.components.row_forms import PAIRS, PROMPTS, RATED, TEXTS
 from footplate.components.rows import Row, plain_messages
@@ -82,6 +83,7 @@ class TrlTrainer:
     def __call__(self, parts: Any, training: Arguments, /, **own: Any) -> Any:
         """Makes the trainer from the job's objects in `parts`, the arguments in `training`, and TRL's own arguments."""
         _require_known(own, self.__signature__.parameters)
+        require_tokenizer(parts.processor, f"TRL's {self.name}Trainer")
         library = imported("trl")
         try:
             config = getattr(library, f"{self.name}Config")(**training, **own)
@@ -93,7 +95,7 @@ class TrlTrainer:
         model = parts.model.unload() if adapters else parts.model
         arguments: dict[str, Any] = {
             "model": model,
-            "processing_class": _required_processor(parts.processor, self.name),
+            "processing_class": parts.processor,
             "train_dataset": self._dataset(parts.train, parts.processor, config),
             "eval_dataset": self._evaluation(sets, parts.processor, config),
             "args": config,
@@ -149,11 +151,8 @@ class TrlTrainer:
     def _dataset(self, rows: Any, processor: Any, config: Any = None, name: str = "data.train") -> Any:
         require_forms(rows, self.rows, f"TRL's {self.name}Trainer")
         holds_messages = any(isinstance(rows[0].get(name), list) for name in _CONVERSATIONS)
-        if holds_messages and not getattr(processor, "chat_template", None):
-            raise NotBuildable(
-                "the rows hold messages, and the tokenizer has no chat template",
-                hint='give it one: "processor": {"use": "hf/tokenizer", "args": {"path": …, "chat_template": …}}',
-            )
+        if holds_messages:
+            require_chat_template(processor, f"TRL's {self.name}Trainer on messages")
         if holds_messages and getattr(config, "assistant_only_loss", False):
             return with_answers_to_learn(with_plain_messages(rows, weights=True), name, processor, config)
         return as_dataset(with_plain_messages(rows))
@@ -193,15 +192,6 @@ def _parted(sets: Any) -> tuple[Any, Any]:
 
 
 _CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "conversations")
-
-
-def _required_processor(processor: Any, name: str) -> Any:
-    if processor is None:
-        raise NotBuildable(
-            f"TRL's {name}Trainer needs a tokenizer, and there is none beside the model",
-            hint='name one: "processor": {"use": "hf/tokenizer", "args": {"path": "models://…"}}',
-        )
-    return processor
 
 
 def _require_known(own_arguments: Arguments, parameters: Mapping[str, Any]) -> None:

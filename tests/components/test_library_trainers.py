@@ -223,7 +223,7 @@ def test_conversations_become_tokens_with_labels_for_the_assistants_words(tokeni
 
 
 def test_conversations_need_a_chat_template() -> None:
-    with pytest.raises(NotBuildable, match="the tokenizer has no chat template"):
+    with pytest.raises(NotBuildable, match="needs a chat template, and the tokenizer has none"):
         trl_trainers.sft._dataset([{"messages": [{"role": "user", "content": "a"}]}], processor=None)
 
 

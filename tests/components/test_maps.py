@@ -202,7 +202,7 @@ def test_chat_reads_text_parts_as_one_text(tokenizer_folder: Path) -> None:
 
 
 def test_chat_refuses_rows_and_templates_that_it_cannot_use(tokenizer: Any, tokenizer_folder: Path) -> None:
-    with pytest.raises(NotBuildable, match="this tokenizer has no chat template"):
+    with pytest.raises(NotBuildable, match="chat needs a chat template, and the tokenizer has none"):
         maps.chat(Rows([{"messages": TALK}]), tokenizer)
     plain = hf_processors.tokenizer(path=str(tokenizer_folder), chat_template="{{ messages[0].content }}")
     with pytest.raises(DatasetError, match=r"row 0: messages\[1\]: the chat template leaves out the text"):
