@@ -125,30 +125,20 @@ def working_folders(attempt: Attempt) -> Iterator[None]:
         try:
             # Killed processes do not clean up. The temporary files of training and its data workers are in this folder.
             attempt.ranks.scratch = folders.enter_context(scratch(attempt.node.id))
-            folders.enter_context(artifact_folder(attempt))
+            if (bucket := attempt.settings.bucket) is not None:
+                # Training uses this folder in place of the artifact store.
+                root = Path(folders.enter_context(scratch(attempt.node.id, attempt.node.folder.work)))
+                # Training's user must not list the folder, because the names of bundles and uploaded files are secret.
+                root.chmod(0o711)
+                attempt.ranks.root = root
+                attempt.sync = ArtifactSync(bucket, attempt.grant, attempt.spec, root, attempt.wake)
+                folders.callback(attempt.sync.close)
+                if attempt.serving is not None:
+                    attempt.serving.fetch_adapter = attempt.sync.fetch_adapter
         except OSError as error:
             text = f"this node cannot make a temporary folder: {error.strerror}: {error.filename or temporary()}"
             attempt.end_with(crashed(text))
         yield
-
-
-@contextmanager
-def artifact_folder(attempt: Attempt) -> Iterator[None]:
-    """Makes the folder that training uses in place of the artifact store, if that store is a bucket."""
-    if (bucket := attempt.settings.bucket) is None:
-        yield
-        return
-    with scratch(attempt.node.id, attempt.node.folder.work) as folder:
-        root = attempt.ranks.root = Path(folder)
-        # Training's user must not list the folder, because the names of bundles and uploaded files are secret.
-        root.chmod(0o711)
-        attempt.sync = ArtifactSync(bucket, attempt.grant, attempt.spec, root, attempt.wake)
-        if attempt.serving is not None:
-            attempt.serving.fetch_adapter = attempt.sync.fetch_adapter
-        try:
-            yield
-        finally:
-            attempt.sync.close()
 
 
 def fetch(attempt: Attempt) -> None:
