@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from footplate.components.csv_rows import CsvRows
 from footplate.components.extras import needs
 from footplate.components.file_streams import FileStream, LineReader, NumberedReader, ParquetReader
-from footplate.components.lines import Lines, WholeFiles, json_row, selected, text_row
+from footplate.components.lines import CsvRows, Lines, WholeFiles, json_row, selected, text_row
 from footplate.components.repository import files_of
 from footplate.components.tables import is_saved, parquet_rows, saved_rows
 from footplate.contract.errors import DatasetError
