@@ -13,76 +13,72 @@ from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
 from footplate.runtime.serving.texts import Clients
 
 
-class Embeddings:
-    """Answers requests for embeddings with a loaded model."""
+def embed(model: LoadedModel, request: ServingRequest, clients: Clients) -> dict[str, Any]:
+    """Answers a request for embeddings with a loaded model."""
+    if is_encoder(model.base):
+        return _encoded(model, request, clients)
+    tokenizer = model.require_tokenizer()
+    rows = [list(tokenizer(text)["input_ids"]) if isinstance(text, str) else text for text in request.body["inputs"]]
+    for row in rows:
+        if not row:
+            raise CannotAnswer("an input is empty", hint="send texts with at least one token")
+        model.require_known(row)
+        model.require_room(len(row))
+    vectors: list[list[float]] = []
+    size = model.limits.max_batch
+    for start in range(0, len(rows), size):
+        if clients.is_withdrawn(request.id):
+            break
+        vectors += _vectors(model, rows[start : start + size])
+        clients.tick()
+    return {"vectors": vectors, "prompt_tokens": sum(map(len, rows))}
 
-    def __init__(self, model: LoadedModel) -> None:
-        self._model = model
 
-    def answer(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
-        if is_encoder(self._model.base):
-            return self._encoded(request, clients)
-        tokenizer = self._model.require_tokenizer()
-        rows = [
-            list(tokenizer(text)["input_ids"]) if isinstance(text, str) else text for text in request.body["inputs"]
-        ]
-        for row in rows:
-            if not row:
-                raise CannotAnswer("an input is empty", hint="send texts with at least one token")
-            self._model.require_known(row)
-            self._model.require_room(len(row))
-        vectors: list[list[float]] = []
-        size = self._model.limits.max_batch
-        for start in range(0, len(rows), size):
-            if clients.is_withdrawn(request.id):
-                break
-            vectors += self._vectors(rows[start : start + size])
-            clients.tick()
-        return {"vectors": vectors, "prompt_tokens": sum(map(len, rows))}
-
-    def _encoded(self, request: ServingRequest, clients: Clients) -> dict[str, Any]:
-        """Returns the vectors of an encoder, with the pooling and the default prompt that belong to the model."""
-        encoder, texts = self._model.prepared, request.body["inputs"]
-        counts: list[int] = []
-        for text in texts:
-            if not isinstance(text, str):
-                raise CannotAnswer(
-                    "an encoder of sentence-transformers reads texts, and an input is a list of token ids",
-                    code="bad_input",
-                    hint="send the text itself",
-                )
-            counts.append(self._count(encoder.prompts.get(encoder.default_prompt_name, "") + text))
-            self._model.require_room(counts[-1])
-        vectors: list[list[float]] = []
-        size = self._model.limits.max_batch
-        for start in range(0, len(texts), size):
-            if clients.is_withdrawn(request.id):
-                break
-            batch = texts[start : start + size]
-            embeddings = encoder.encode(batch, batch_size=size, convert_to_tensor=True, show_progress_bar=False)
-            vectors += normalize(embeddings.float(), dim=-1).tolist()
-            clients.tick()
-        return {"vectors": vectors, "prompt_tokens": sum(counts)}
-
-    def _count(self, text: str) -> int:
-        """Returns the number of tokens of a text. An encoder with static vectors has a tokenizer without a call."""
-        tokenizer = self._model.base.tokenizer
-        return len(tokenizer(text)["input_ids"] if callable(tokenizer) else tokenizer.encode(text).ids)
-
-    def _vectors(self, rows: list[list[int]]) -> list[list[float]]:
-        batch = self._model.padded(rows, on_left=False)
-        model, config = self._model.prepared, self._model.config
-        if config is None:
+def _encoded(model: LoadedModel, request: ServingRequest, clients: Clients) -> dict[str, Any]:
+    """Returns the vectors of an encoder, with the pooling and the default prompt that belong to the model."""
+    encoder, texts = model.prepared, request.body["inputs"]
+    counts: list[int] = []
+    for text in texts:
+        if not isinstance(text, str):
             raise CannotAnswer(
-                f"a {type(self._model.base).__name__} is not from transformers, so embeddings cannot be read from it",
-                code="not_a_language_model",
-                hint="POST /jobs/{job}/predict answers with this model's own outputs",
+                "an encoder of sentence-transformers reads texts, and an input is a list of token ids",
+                code="bad_input",
+                hint="send the text itself",
             )
-        if getattr(config, "is_encoder_decoder", False):
-            model = self._model.base.get_encoder()
-        with torch.inference_mode():
-            hidden_states = model(**batch, output_hidden_states=True).hidden_states[-1].float()
-        mask = batch["attention_mask"].unsqueeze(-1).float()
-        means = (hidden_states * mask).sum(dim=1) / mask.sum(dim=1)
-        vectors: list[list[float]] = normalize(means, dim=-1).tolist()
-        return vectors
+        counts.append(_count(model, encoder.prompts.get(encoder.default_prompt_name, "") + text))
+        model.require_room(counts[-1])
+    vectors: list[list[float]] = []
+    size = model.limits.max_batch
+    for start in range(0, len(texts), size):
+        if clients.is_withdrawn(request.id):
+            break
+        batch = texts[start : start + size]
+        embeddings = encoder.encode(batch, batch_size=size, convert_to_tensor=True, show_progress_bar=False)
+        vectors += normalize(embeddings.float(), dim=-1).tolist()
+        clients.tick()
+    return {"vectors": vectors, "prompt_tokens": sum(counts)}
+
+
+def _count(model: LoadedModel, text: str) -> int:
+    """Returns the number of tokens of a text. An encoder with static vectors has a tokenizer without a call."""
+    tokenizer = model.base.tokenizer
+    return len(tokenizer(text)["input_ids"] if callable(tokenizer) else tokenizer.encode(text).ids)
+
+
+def _vectors(loaded: LoadedModel, rows: list[list[int]]) -> list[list[float]]:
+    batch = loaded.padded(rows, on_left=False)
+    model, config = loaded.prepared, loaded.config
+    if config is None:
+        raise CannotAnswer(
+            f"a {type(loaded.base).__name__} is not from transformers, so embeddings cannot be read from it",
+            code="not_a_language_model",
+            hint="POST /jobs/{job}/predict answers with this model's own outputs",
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        model = loaded.base.get_encoder()
+    with torch.inference_mode():
+        hidden_states = model(**batch, output_hidden_states=True).hidden_states[-1].float()
+    mask = batch["attention_mask"].unsqueeze(-1).float()
+    means = (hidden_states * mask).sum(dim=1) / mask.sum(dim=1)
+    vectors: list[list[float]] = normalize(means, dim=-1).tolist()
+    return vectors

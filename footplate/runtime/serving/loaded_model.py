@@ -1,25 +1,34 @@
-"""The loaded model of a serving session, with its tokenizer and its limits."""
+"""The loaded model of a serving session, with its tokenizer and its limits, and other jobs' adapters on that model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from footplate.contract.errors import FootplateError
+from footplate.contract.errors import CheckpointCorrupt, FootplateError, NotBuildable
+from footplate.contract.host.artifacts import AttemptFiles
+from footplate.contract.serving import AdapterOffer
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Serve
-from footplate.trainer.adapters import base_model
+from footplate.trainer import adapters
+from footplate.trainer.checkpoint import verify
 from footplate.trainer.collators.padding import pad_rows
 from footplate.trainer.losses.labels import require_labels
+from footplate.trainer.saving import averaging_optimizer
 from footplate.trainer.trainer import Trainer
 
 IDS = ("input_ids", "decoder_input_ids", "token_type_ids")
 """The columns of a batch whose numbers are rows of an embedding."""
+FIRST_ADAPTER = "default"
+"""The adapter of the session's own checkpoint."""
+MOST_ADAPTERS = 8
+"""The largest number of adapters in memory. The one that was not used for the longest time is dropped."""
 
 
 class CannotAnswer(FootplateError):
@@ -49,7 +58,7 @@ class LoadedModel:
     @property
     def base(self) -> Any:
         """The model without peft's wrapper."""
-        return base_model(self.prepared)
+        return adapters.base_model(self.prepared)
 
     @property
     def config(self) -> Any:
@@ -133,6 +142,56 @@ class LoadedModel:
         ids = pad_rows(rows, width, self.padding, side)
         mask = pad_rows([[1] * len(row) for row in rows], width, 0, side)
         return {"input_ids": ids.to(self.device), "attention_mask": mask.to(self.device)}
+
+
+class SharedBase:
+    """A loaded model and its adapters, of which one is active: the session's own, or one of another job."""
+
+    def __init__(self, model: Any, files: AttemptFiles) -> None:
+        self._model, self._files = model, files
+        self._names = [FIRST_ADAPTER]
+        """The loaded adapters, in the order of their last use."""
+
+    def use(self, offer: AdapterOffer | None) -> None:
+        """Makes this adapter the active one, and loads it if needed. None is the session's own checkpoint.
+
+        Raises CheckpointCorrupt or NotBuildable if this model cannot have the adapter.
+        """
+        if offer is None and len(self._names) == 1:
+            return
+        name = FIRST_ADAPTER if offer is None else offer.id
+        if offer is not None and name not in self._names:
+            self._load(offer, name)
+        self._names = [*(other_name for other_name in self._names if other_name != name), name]
+        self._model.set_adapter(name)
+
+    def _load(self, offer: AdapterOffer, name: str) -> None:
+        from peft import PeftConfig
+        from peft.utils import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        folder: Path = self._files.existing(offer.path)
+        verify(folder, offer.manifest_sha256)
+        has_more = (folder / adapters.REST).is_file() or averaging_optimizer(folder) is not None
+        if not adapters.are_in(self._model) or has_more:
+            raise NotBuildable(
+                "this session's model cannot be shared: it has no adapter, or the checkpoint has trained weights "
+                "outside of its adapter, or weights that must be averaged",
+                hint="a new session, which shares no model, can load the checkpoint",
+            )
+        if len(self._names) >= MOST_ADAPTERS:
+            oldest_name = next(name for name in self._names if name != FIRST_ADAPTER)
+            self._model.delete_adapter(oldest_name)
+            self._names.remove(oldest_name)
+        self._model.add_adapter(name, PeftConfig.from_pretrained(str(folder)))
+        weights = load_file(folder / adapters.WEIGHTS)
+        result = set_peft_model_state_dict(self._model, weights, adapter_name=name)
+        if result.unexpected_keys:
+            self._model.delete_adapter(name)
+            raise CheckpointCorrupt(
+                f"the adapter belongs to another model: this model has no weight {result.unexpected_keys[0]}"
+            )
+        self._model.to(next(self._model.parameters()).device).eval()
 
 
 def _require_below(count: int, numbers: Sequence[int], name: str) -> None:

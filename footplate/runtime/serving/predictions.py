@@ -41,7 +41,6 @@ class Predictions:
         spec = model.spec
         model_name = spec.model.use if spec.model is not None else ""
         self._task = task_of(model.base, model_name)
-        self._generates = texts.can_generate
         self._reads_rows = model_name == READS_ROWS
         collator = spec.collator.use if spec.collator is not None else ""
         if self._task == "hf/masked-lm" or collator in MASKING:
@@ -65,7 +64,7 @@ class Predictions:
                 code="not_predictable",
                 hint="POST /v1/embeddings returns the vectors",
             )
-        if self._generates:
+        if self._texts.can_generate:
             return {"predictions": list(self._generated(request, clients))}
         try:
             results = list(self._predicted(request, clients))

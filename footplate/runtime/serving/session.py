@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,10 +35,9 @@ from footplate.contract.serving import (
 from footplate.contract.spec import JobSpec
 from footplate.runtime.build import Parts
 from footplate.runtime.emit import Emit
-from footplate.runtime.serving.embeddings import Embeddings
-from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
+from footplate.runtime.serving.embeddings import embed
+from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel, SharedBase
 from footplate.runtime.serving.predictions import Predictions
-from footplate.runtime.serving.shared_base import SharedBase
 from footplate.runtime.serving.texts import Texts
 from footplate.runtime.starting_point import load_checkpoint
 from footplate.trainer.trainer import Trainer
@@ -173,12 +172,7 @@ class Session:
         self.model = LoadedModel(spec, spec.serve, trainer, model, parts.processor)
         self._limits, self._emit, self._stream = spec.serve, emit, stream
         self._base, self._texts = SharedBase(model, order.files), Texts(self.model)
-        predictions, embeddings = Predictions(self.model, self._texts, order.roots), Embeddings(self.model)
-        self._work: dict[Work, Callable[[Sequence[ServingRequest]], None]] = {
-            Work.PREDICT: lambda batch: self._done(batch[0].id, predictions.answer(batch[0], self)),
-            Work.EMBED: lambda batch: self._done(batch[0].id, embeddings.answer(batch[0], self)),
-            Work.COMPLETE: self._complete,
-        }
+        self._predictions = Predictions(self.model, self._texts, order.roots)
         self._requests = Requests(stream)
         self._answer_count = self._token_count = 0
         self._ticked_at = 0.0
@@ -231,7 +225,7 @@ class Session:
             self._send(AnswerPiece(id=request.id, kind=AnswerPieceKind.STARTED if is_wanted else AnswerPieceKind.ERROR))
         try:
             if open_requests:
-                self._work[open_requests[0].work](open_requests)
+                self._answer_together(open_requests)
         except Exception as error:
             # One request must not end the session of all others.
             refusal = _refusal(error)
@@ -249,13 +243,15 @@ class Session:
     def is_withdrawn(self, request: str) -> bool:
         return request in self._requests.withdrawn_ids
 
-    def _complete(self, batch: Sequence[ServingRequest]) -> None:
-        self._token_count += self._texts.answer(batch, self)
+    def _answer_together(self, batch: Sequence[ServingRequest]) -> None:
+        request = batch[0]
+        if request.work is Work.COMPLETE:
+            self._token_count += self._texts.answer(batch, self)
+        elif request.work is Work.PREDICT:
+            self.say(request.id, AnswerPieceKind.DONE, self._predictions.answer(request, self))
+        else:
+            self.say(request.id, AnswerPieceKind.DONE, embed(self.model, request, self))
         self._answer_count += len(batch)
-
-    def _done(self, request: str, data: dict[str, Any]) -> None:
-        self.say(request, AnswerPieceKind.DONE, data)
-        self._answer_count += 1
 
     def _send(self, piece: AnswerPiece) -> None:
         line = json.dumps(json_safe(piece.model_dump(mode="json")), separators=(",", ":")).encode()
