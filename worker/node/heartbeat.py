@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, repeat
 from platform import python_version
 
 import redis
@@ -51,9 +52,9 @@ class Heartbeat(threading.Thread):
         self._canary = Canary(node, settings.beat_seconds)
         self.resender = Resender(node.folder.journals)
         self._refused: str | None = None
-        self._not_ready: str | None = None
         self._store = StoreWatch(settings, node.id)
-        self._reported_store: str | None = None
+        self._reported_trouble: tuple[str | None, str | None] = (None, None)
+        """The reasons in the last heartbeat: why the node is not ready, and what is wrong with its artifact store."""
         self._swept_at = 0.0
         self._failures = ErrorLog(log, "the node")
         # The folders are examined only once, because a file system that hangs later must not stop heartbeats.
@@ -66,19 +67,15 @@ class Heartbeat(threading.Thread):
     def run(self) -> None:
         client = connect(self._settings.redis)
         self._store.start()
-        step = self._send_leftovers
-        while True:
+        for step in chain([self._send_leftovers], repeat(self._beat)):
             try:
                 step(client)
-                step = self._beat
             except REDIS_ERRORS as error:
-                step = self._beat
                 self._failures.failed("cannot report: Redis does not answer (%s)", error)
                 self._canary.reset_clock()
                 time.sleep(min(1.0, self._settings.beat_seconds))
             except Exception as error:
                 # No error may end this thread, because the node has no other connection to control.
-                step = self._beat
                 self._failures.failed("failed to send its heartbeat: %r", error, trace=True)
                 time.sleep(1.0)
             else:
@@ -129,8 +126,7 @@ class Heartbeat(threading.Thread):
     def _has_news(self) -> bool:
         """Returns True if the node's readiness has changed, or its catalogue has been written."""
         has_catalogue = self._catalogue is None and self._node.folder.catalogue.exists()
-        reported = (self._not_ready, self._reported_store)
-        return has_catalogue or (self._node.folder.why_not_ready(), self._store.trouble) != reported
+        return has_catalogue or (self._node.folder.why_not_ready(), self._store.trouble) != self._reported_trouble
 
     def _receive(self, raw: bytes | str) -> None:
         try:
@@ -154,7 +150,7 @@ class Heartbeat(threading.Thread):
         self._number += 1
         settings, node = self._settings, self._node
         self._catalogue = catalogue = self._catalogue or _catalogue(node, settings)
-        self._not_ready, self._reported_store = node.folder.why_not_ready(), self._store.trouble
+        not_ready, store_trouble = self._reported_trouble = node.folder.why_not_ready(), self._store.trouble
         is_known = catalogue is None or self._known_catalogue == catalogue.hash
         return NodeBeat(
             node=node.id,
@@ -166,8 +162,8 @@ class Heartbeat(threading.Thread):
             gpus=self._gpus,
             draining=node.folder.drain.exists(),
             consuming=self._canary.is_back(),
-            store_ok=self._reported_store is None,
-            trouble=self._not_ready or self._reported_store,
+            store_ok=store_trouble is None,
+            trouble=not_ready or store_trouble,
             exposed=node.rights.exposed,
             roots=self._roots,
             catalogue_hash=catalogue.hash if catalogue else None,
