@@ -149,14 +149,7 @@ class Heartbeats:
         self._unattended = 0
 
     def next(self) -> AttemptBeat:
-        self._kill_hung_supervisor()
-        self._number += 1
-        self.due_at = time.monotonic() + self._grant.beat_seconds
-        name, journaled = self._journal.name, self._journal.last
-        return AttemptBeat(**dict(name), number=self._number, journaled=journaled, last_command=self.last_command)
-
-    def _kill_hung_supervisor(self) -> None:
-        """Kills this process if its loop hangs. Training dies with it, and control retries the job."""
+        """Returns the next heartbeat. Kills this process if its loop hangs, so that control retries the job."""
         # Heartbeats are counted, not seconds. A process that was frozen sent no heartbeats, and must not be killed.
         self._unattended += 1
         if self._unattended * self._grant.beat_seconds > HUNG_SECONDS and not self._journal.is_done:
@@ -165,6 +158,10 @@ class Heartbeats:
                 self._grant.job, self._grant.attempt, HUNG_SECONDS,
             )  # fmt: skip
             os.kill(os.getpid(), signal.SIGKILL)
+        self._number += 1
+        self.due_at = time.monotonic() + self._grant.beat_seconds
+        name, journaled = self._journal.name, self._journal.last
+        return AttemptBeat(**dict(name), number=self._number, journaled=journaled, last_command=self.last_command)
 
 
 class RedisOutage:
