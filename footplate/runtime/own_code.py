@@ -55,7 +55,7 @@ def use(bundle: Bundle) -> Bundle:
     # The folder is read-only, so Python could not write its caches there.
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(bundle.folder))
-    sys.meta_path.insert(0, _users_packages)
+    sys.meta_path.insert(0, _UsersPackages())
     importlib.invalidate_caches()
     return bundle
 
@@ -78,9 +78,6 @@ class _UsersPackages(MetaPathFinder):
             return None
         folders = [entry for entry in sys.path if Path(entry or ".").resolve() != OUR_FOLDER]
         return PathFinder.find_spec(fullname, folders)
-
-
-_users_packages = _UsersPackages()
 
 
 def require(requirements: Iterable[str]) -> None:

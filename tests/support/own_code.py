@@ -15,7 +15,7 @@ def close_bundle() -> None:
         return
     with suppress(ValueError):
         sys.path.remove(str(bundle.folder))
-        sys.meta_path.remove(own_code._users_packages)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, own_code._UsersPackages)]
     for name, module in list(sys.modules.items()):
         if Path(getattr(module, "__file__", None) or "/").is_relative_to(bundle.folder):
             del sys.modules[name]
