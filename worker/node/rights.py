@@ -16,7 +16,7 @@ import pwd
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from footplate.contract import layout
@@ -107,26 +107,21 @@ def _logged(rights: Rights) -> Rights:
 
 
 def _obstacle(user: User, settings: WorkerSettings, folder: NodeFolder) -> str | None:
-    """Returns the reason why training could not work as this user, or None. A child process tests it."""
-    try:
-        with _test_folders(user, settings, folder) as folders:
-            return _try_in_a_child(user, folders, list(_paths_read(settings)))
-    except OSError as error:
-        return f"the owner of {error.filename or 'a folder'} cannot be changed to that user: {error.strerror}"
+    """Returns the reason why training could not work as this user, or None.
 
-
-@contextmanager
-def _test_folders(user: User, settings: WorkerSettings, folder: NodeFolder) -> Iterator[list[Path]]:
-    """Yields a new folder in each place that training writes to. An artifact store that does not exist is skipped."""
+    A child process tests that with a new folder in each place that training writes to. An artifact store that does not
+    exist is skipped.
+    """
     store = folder.work if settings.bucket else settings.artifacts_path
     roots = [folder.root / EXTENSIONS, temporary()]
     roots += [store] if settings.bucket or store.is_dir() else []
-    test_folders: list[Path] = []
+    test_folders = [root / f"{_TEST_PREFIX}-{os.getpid()}" for root in roots]
     try:
-        for root in roots:
-            test_folders.append(root / f"{_TEST_PREFIX}-{os.getpid()}")
-            make_writable_folder(root.parent, PurePosixPath(root.name, test_folders[-1].name), user)
-        yield test_folders
+        for root, path in zip(roots, test_folders, strict=True):
+            make_writable_folder(root.parent, PurePosixPath(root.name, path.name), user)
+        return _try_in_a_child(user, test_folders, list(_paths_read(settings)))
+    except OSError as error:
+        return f"the owner of {error.filename or 'a folder'} cannot be changed to that user: {error.strerror}"
     finally:
         for path in test_folders:
             remove(path)
