@@ -22,23 +22,16 @@ IgnoreCase = Annotated[bool, "Upper and lower case are equal"]
 
 def equals(*, column: Column = "answer", ignore_case: IgnoreCase = False) -> Reward:
     """Returns 1 for a completion that equals the expected answer, and 0 for others. Spaces around both are ignored."""
-
-    def equals(completions: list[Any], **columns: Any) -> list[float]:
-        return _compared(completions, columns, column, lambda text, answer: float(text == answer), ignore_case)
-
-    return equals
+    return _comparison("equals", lambda text, answer: float(text == answer), column, ignore_case)
 
 
 def similarity(*, column: Column = "answer", ignore_case: IgnoreCase = False) -> Reward:
     """Returns how similar a completion is to the expected answer, from 0 to 1 (difflib's ratio)."""
 
-    def similarity(completions: list[Any], **columns: Any) -> list[float]:
-        def ratio(text: str, answer: str) -> float:
-            return SequenceMatcher(None, text, answer, autojunk=False).ratio()
+    def ratio(text: str, answer: str) -> float:
+        return SequenceMatcher(None, text, answer, autojunk=False).ratio()
 
-        return _compared(completions, columns, column, ratio, ignore_case)
-
-    return similarity
+    return _comparison("similarity", ratio, column, ignore_case)
 
 
 def matches(*, pattern: Annotated[str, "A regular expression that is searched in the completion"]) -> Reward:
@@ -73,13 +66,17 @@ def text_of(completion: Any) -> str:
     return "".join(message["content"] or "" for message in completion)
 
 
-def _compared(
-    completions: list[Any], columns: dict[str, Any], column: str, compare: Callable[[str, str], float], fold: bool
-) -> list[float]:
-    if column not in columns:
-        raise DatasetError(
-            f"a reward compares completions with the column {column!r}, which the rows lack",
-            hint=did_you_mean(column, columns),
-        )
-    pairs = zip(map(text_of, completions), map(str, columns[column]), strict=True)
-    return [compare(*(text.strip().casefold() if fold else text.strip() for text in pair)) for pair in pairs]
+def _comparison(name: str, compare: Callable[[str, str], float], column: str, ignore_case: bool) -> Reward:
+    """Returns a reward function that compares each completion with its answer. Trainers log rewards by its name."""
+
+    def reward(completions: list[Any], **columns: Any) -> list[float]:
+        if column not in columns:
+            raise DatasetError(
+                f"a reward compares completions with the column {column!r}, which the rows lack",
+                hint=did_you_mean(column, columns),
+            )
+        pairs = zip(map(text_of, completions), map(str, columns[column]), strict=True)
+        return [compare(*(text.strip().casefold() if ignore_case else text.strip() for text in pair)) for pair in pairs]
+
+    reward.__name__ = name
+    return reward
