@@ -95,16 +95,11 @@ def main() -> None:
                 send(here=stores.fetch_pinned(repository.place, commit).model_dump())
             else:
                 send(here=download(repository, commit, order.cache).model_dump())
-    except NotFetched as error:
-        send_failed(error)
     except Exception as error:
-        if is_url(repository.place):
+        if is_url(repository.place) and not isinstance(error, NotFetched):
             raise
-        send_failed(failure_of(error, hub_name(repository.place), repository.place))
-
-
-def send_failed(error: NotFetched) -> None:
-    send(failed={"code": error.code, "message": error.message, "hint": error.hint})
+        failed = error if isinstance(error, NotFetched) else failure_of(error, hub_name(repository.place))
+        send(failed={"code": failed.code, "message": failed.message, "hint": failed.hint})
 
 
 def send(**line: Any) -> None:
@@ -147,14 +142,8 @@ def download(repository: FetchItem, commit: str, cache: Path) -> Fetched:
     return Fetched(place=repository.place, folder=str(folder), files=len(sizes), bytes=sum(sizes))
 
 
-def failure_of(error: Exception, name: HubName, place: str) -> NotFetched:
-    """Returns the NotFetched for an error of huggingface_hub."""
-    code, message, hint = _explanation(error, name, place)
-    return NotFetched(code, message, hint=hint)
-
-
-def _explanation(error: Exception, name: HubName, place: str) -> tuple[str, str, str]:
-    """Returns code, message and hint. Specific errors come first, because some are subclasses of others."""
+def failure_of(error: Exception, name: HubName) -> NotFetched:
+    """Explains an error of huggingface_hub. Specific errors come first, because some are subclasses of others."""
     from huggingface_hub import errors, get_token
 
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -163,27 +152,27 @@ def _explanation(error: Exception, name: HubName, place: str) -> tuple[str, str,
     token = "the nodes' HF_TOKEN" if get_token() else "an HF_TOKEN, which the nodes do not have"
     if isinstance(error, errors.GatedRepoError):
         text = f"{repository} is gated, and {where} does not give it to this node"
-        return f"{kind}_gated", text, f"accept its terms there, with the account of {token}"
+        return NotFetched(f"{kind}_gated", text, hint=f"accept its terms there, with the account of {token}")
     if isinstance(error, errors.RepositoryNotFoundError):
         text = f"{where} has no {kind} {name.repo}, or shows it to others only"
-        return f"{kind}_not_found", text, f"look for a misspelt name; a private {kind} needs {token}"
+        return NotFetched(f"{kind}_not_found", text, hint=f"look for a misspelt name; a private {kind} needs {token}")
     if isinstance(error, errors.RevisionNotFoundError):
         text = f"{repository} has no revision {name.revision!r}, or does not have it any longer"
         hint = "name a branch, a tag or a commit of 40 hex digits, or no revision for main"
-        return f"{kind}_revision_not_found", text, hint
+        return NotFetched(f"{kind}_revision_not_found", text, hint=hint)
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        text = f"{where} lists a file of {place} and does not have it: {_first_line(error)}"
-        return f"{kind}_file_not_found", text, "it was removed there; another revision may have it"
+        text = f"{where} lists a file of {name.place} and does not have it: {_first_line(error)}"
+        return NotFetched(f"{kind}_file_not_found", text, hint="it was removed there; another revision may have it")
     if status in (401, 403):
         text = f"{where} does not give {repository} to this node: HTTP status {status}"
-        return f"{kind}_not_allowed", text, f"the {kind} needs {token}"
+        return NotFetched(f"{kind}_not_allowed", text, hint=f"the {kind} needs {token}")
     if isinstance(error, OSError) and error.errno is not None and not status:
-        text = f"{place} cannot be kept on this node: {error.strerror}: {error.filename or ''}".rstrip(": ")
+        text = f"{name.place} cannot be kept on this node: {error.strerror}: {error.filename or ''}".rstrip(": ")
         hint = "FOOTPLATE_HUB_CACHE names the folder; `hf cache` lists and deletes its files"
-        return "hub_cache_unusable", text, hint
-    text = f"{place} cannot be fetched: {where} does not answer as it should: {_first_line(error)}"
+        return NotFetched("hub_cache_unusable", text, hint=hint)
+    text = f"{name.place} cannot be fetched: {where} does not answer as it should: {_first_line(error)}"
     hint = "check the nodes' HF_ENDPOINT and proxies; files that a node has fetched before need no hub"
-    return "hub_unreachable", text, hint
+    return NotFetched("hub_unreachable", text, hint=hint)
 
 
 def _first_line(error: BaseException) -> str:
