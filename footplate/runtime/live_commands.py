@@ -27,7 +27,6 @@ from footplate.trainer.checkpoint import STATE
 from footplate.trainer.live_changes import CADENCES, ChangeResult, begin_with, change, continue_as
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess
-from footplate.trainer.trainer import Trainer
 
 NOTHING = bytes(8)
 
@@ -35,12 +34,8 @@ NOTHING = bytes(8)
 class FootplateRun:
     """Applies live commands to Footplate's Trainer."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-
-    @property
-    def peers(self) -> OneProcess:
-        return self._trainer._footplate.strategy.peers
+    def __init__(self, trainer: Any, peers: OneProcess) -> None:
+        self._trainer, self.peers = trainer, peers
 
     def begin_with(self, values: dict[str, Any]) -> None:
         begin_with(self._trainer, values)
@@ -53,14 +48,11 @@ class FootplateRun:
         return self._trainer.eval_dataset is not None or "evaluate" in overridden or "get_eval_dataloader" in overridden
 
     def learning_rate(self) -> float:
-        return self._trainer._get_learning_rate()
+        return float(self._trainer._get_learning_rate())
 
 
-class TransformersRun:
+class TransformersRun(FootplateRun):
     """Applies live commands to transformers' Trainer, whose learning rate and intervals can change between steps."""
-
-    def __init__(self, trainer: Any, peers: OneProcess) -> None:
-        self._trainer, self.peers = trainer, peers
 
     def begin_with(self, values: dict[str, Any]) -> None:
         """Sets changed intervals. A changed learning rate is already in the schedule that the checkpoint holds."""
@@ -104,17 +96,11 @@ class TransformersRun:
     def can_evaluate(self) -> bool:
         return self._trainer.eval_dataset is not None
 
-    def learning_rate(self) -> float:
-        return float(self._trainer._get_learning_rate())
-
-
-Run = FootplateRun | TransformersRun
-
 
 class LiveCommands(TrainerCallback):
     """A callback that reads live commands after each step, and carries them out on all ranks."""
 
-    run: Run
+    run: FootplateRun
     """The run to which commands are applied. A script may have several runs, one after the other."""
 
     def __init__(self, event_socket: EventSocket, stop_fd: int, commands: Sequence[Command]) -> None:
@@ -199,7 +185,7 @@ def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return later
 
 
-def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refusals: dict[str, str], run: Run) -> str:
+def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refusals: dict[str, str], run: FootplateRun) -> str:
     sentences = ["saves a checkpoint"] * saves + ["evaluates the model"] * evaluates
     for name, (old, new) in changed.values.items():
         if isinstance(new, dict):

@@ -172,7 +172,7 @@ def train_evaluate_predict(trainer: Trainer, parts: Parts, spec: JobSpec, order:
         if start is not None and not start.is_own:
             trainer.add_callback(KeepBest(order.files, emit))
         live_commands = LiveCommands(emit.event_socket, emit.stop_fd, order.commands)
-        live_commands.run = FootplateRun(trainer)
+        live_commands.run = FootplateRun(trainer, emit.peers)
         live_commands.begin(folder)
         trainer.add_callback(live_commands)
         trainer.train(resume_from_checkpoint=folder)

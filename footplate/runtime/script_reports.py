@@ -328,9 +328,8 @@ class _Reports:
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         job_state = self._reports.job_state(state)
-        self._live_commands.run = (
-            FootplateRun(self._trainer) if self._is_ours else TransformersRun(self._trainer, self._emit.peers)
-        )
+        run_class = FootplateRun if self._is_ours else TransformersRun
+        self._live_commands.run = run_class(self._trainer, self._emit.peers)
         self._live_commands.begin_at(job_state.global_step, since=job_state.global_step - state.global_step)
         self._emit.on_train_begin(args, job_state, control)
 

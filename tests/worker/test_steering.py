@@ -82,7 +82,7 @@ def run(
     events = Events()
     trainer = a_trainer(folder, events, *callbacks, **{"logging_steps": 1, **arguments})
     live_commands = LiveCommands(supervisor.event_socket, supervisor.fd, commands)
-    live_commands.run = FootplateRun(trainer)
+    live_commands.run = FootplateRun(trainer, trainer._footplate.strategy.peers)
     live_commands.begin(None if resume is None else str(resume))
     trainer.add_callback(live_commands)
     trainer.train(resume_from_checkpoint=resume)
@@ -114,7 +114,7 @@ def test_a_changed_rate_of_one_optimizer_is_reported_without_the_others(tmp_path
     command = Command(no=9, set={"learning_rate": {"aux": 1e-2}})
     live_commands = LiveCommands(supervisor.event_socket, supervisor.fd, [])
     trainer = codec(tmp_path, SendAtStep(supervisor, 4, command), live_commands)
-    live_commands.run = FootplateRun(trainer)
+    live_commands.run = FootplateRun(trainer, trainer._footplate.strategy.peers)
     live_commands.begin(None)
 
     trainer.train()
