@@ -141,12 +141,10 @@ class Job:
                 self._latest = LoopCheckpoint(folder, int(folder.name.rpartition("-")[2]))
                 self._state.global_step = self._latest.step
                 self._emit.on_train_begin(self.args, self._state, self._control)
-        if (latest := self._latest) is None:
-            return None
-        place = self.folder / BROUGHT
-        is_here = self._peers.is_main or latest.path.is_dir()
-        path = latest.path if is_here else place / latest.path.name
-        return LoopCheckpoint(shared_folder.fetch(self._peers, path, place), latest.step)
+        if self._latest is not None:
+            folder = shared_folder.fetch(self._peers, self._latest.path, self.folder / BROUGHT)
+            self._latest = LoopCheckpoint(folder, self._latest.step)
+        return self._latest
 
     def log(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Reports metrics of training as a log, and reports the step as progress."""
