@@ -8,7 +8,7 @@ import pytest
 from footplate.contract import layout
 from footplate.contract.ids import NodeId
 from tests.support.processes import until
-from worker.node.store_watch import StoreWatch, folder_trouble
+from worker.node.heartbeat import StoreWatch, folder_trouble
 from worker.settings import WorkerSettings
 
 
