@@ -34,7 +34,6 @@ def connect(url: str) -> redis.Redis:
         **tcp,
         retry=Retry(NoBackoff(), 0),
         driver_info=None,
-        decode_responses=False,
     )
 
 
