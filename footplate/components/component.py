@@ -1,10 +1,16 @@
-"""Makes components from classes and functions, such as a library's, with the arguments that a spec may set."""
+"""Makes components from classes and functions, and finds the optional libraries that components need."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def component(
@@ -37,3 +43,45 @@ def component(
     vars(build)["__signature__"] = signature
     build.__doc__ = summary
     return build
+
+
+def needs(library: str, *, extra: str) -> Callable[[F], F]:
+    """Marks a component that needs an optional library, and the extra of footplate that installs the library."""
+
+    def mark(component: F) -> F:
+        vars(component)["needs"] = (library, extra)
+        return component
+
+    return mark
+
+
+def missing(component: Any) -> str:
+    """Returns the library that a component lacks, such as `transformers (pip install 'footplate[hf]')`, or ""."""
+    library, extra = getattr(component, "needs", ("", ""))
+    if not library or find_spec(library) is not None:
+        return ""
+    return f"{library} (pip install 'footplate[{extra}]')"
+
+
+def imported(library: str) -> Any:
+    """Imports a library such as TRL after `footplate.install()`, so that its trainers derive from our Trainer."""
+    import footplate
+
+    footplate.install()
+    return import_module(library)
+
+
+def source_of(library: str, *path: str) -> list[ast.stmt]:
+    """Returns the statements of a library's module. The list is empty if the library is not installed."""
+    package = find_spec(library)
+    if package is None or not package.submodule_search_locations:
+        return []
+    return ast.parse(Path(package.submodule_search_locations[0], *path).read_text(encoding="utf-8")).body
+
+
+def public_names(library: str, *path: str) -> list[str]:
+    """Returns `__all__` of a library's module. The list is empty if the library is not installed."""
+    for line in source_of(library, *path):
+        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "__all__":
+            return [str(name) for name in ast.literal_eval(line.value)]
+    return []

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from footplate.components.extras import needs
+from footplate.components.component import needs
 from footplate.components.file_streams import FileStream, LineReader, NumberedReader, ParquetReader
 from footplate.components.lines import CsvRows, Lines, WholeFiles, json_row, selected, text_row
 from footplate.components.repository import files_of

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from footplate.components.component import component
-from footplate.components.extras import needs
+from footplate.components.component import component, needs
 from footplate.components.hf_loading import load
 
 Folder = Annotated[str | None, "Folder with config.json and *.safetensors, as save_pretrained writes it"]

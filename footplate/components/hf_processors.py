@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from footplate.components.extras import needs
+from footplate.components.component import needs
 from footplate.components.hf_loading import first_line
 from footplate.contract.errors import NotBuildable, did_you_mean
 

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from importlib import import_module
 from typing import Annotated, Any
 
-from footplate.components.extras import needs
+from footplate.components.component import needs
 from footplate.contract.errors import DatasetError, NotBuildable, did_you_mean
 
 Reward = Callable[..., list[float]]

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from footplate.components.extras import imported, needs, public_names
+from footplate.components.component import imported, needs, public_names
 from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.contract.errors import NotBuildable, did_you_mean
 

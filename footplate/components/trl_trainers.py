@@ -16,7 +16,7 @@ from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from footplate.components.extras import imported, source_of
+from footplate.components.component import imported, source_of
 from footplate.components.hf_datasets import as_dataset, require_forms
 from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.hf_processors import require_chat_template, require_tokenizer

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from footplate.components.extras import missing
+from footplate.components.component import missing
 from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.lines import split_rows
 from footplate.contract.components import GROUPS, entry_point_group

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from footplate.components.extras import public_names
+from footplate.components.component import public_names
 from footplate.contract.errors import UnknownComponent
 from footplate.contract.spec_parts import Component
 from footplate.runtime.build import metric

@@ -155,7 +155,7 @@ def test_a_component_name_that_is_not_registered_imports_no_module(name: str) ->
 def test_a_component_whose_library_is_missing_is_refused_with_the_pip_command(
     roots: Roots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("footplate.components.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("footplate.components.component.find_spec", lambda name: None)
 
     with pytest.raises(NotBuildable, match=r"hf/causal-lm.*pip install 'footplate\[hf\]'"):
         build(make_spec(model="hf/causal-lm"), roots)
