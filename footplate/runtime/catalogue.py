@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, create_model
 from pydantic.fields import FieldInfo
 
-from footplate.components.extras import missing, public_names
+from footplate.components.component import missing, public_names
 from footplate.contract.components import GROUPS, PACKAGES, Catalogue, Described
 from footplate.runtime.build import registered
 
@@ -84,9 +84,12 @@ def arguments_schema(target: Any) -> dict[str, Any]:
         elif parameter.kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
             fields[parameter.name] = _field(parameter)
     schema = TypeAdapter(create_model("Arguments", **fields)).json_schema()
+    properties = schema.get("properties", {})
+    for field in properties.values():
+        field.pop("title", None)
     return {
         "type": "object",
-        "properties": {name: _plain(field) for name, field in schema.get("properties", {}).items()},
+        "properties": properties,
         "required": schema.get("required", []),
         "additionalProperties": is_open,
         **({"$defs": schema["$defs"]} if "$defs" in schema else {}),
@@ -98,7 +101,3 @@ def _field(parameter: inspect.Parameter) -> tuple[Any, Any]:
     text = next((item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, str)), None)
     default = ... if parameter.default is inspect.Parameter.empty else parameter.default
     return annotation, FieldInfo(default=default, description=text)
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name != "title"}

@@ -116,6 +116,12 @@ class WarmParent:
     def describe(self, path: Path) -> None:
         """Forks a child that writes the catalogue of components."""
 
+        def write() -> int:
+            from footplate.runtime import catalogue
+
+            catalogue.write(path)
+            return 0
+
         def end(code: int) -> None:
             if code:
                 log.error(
@@ -123,7 +129,7 @@ class WarmParent:
                     code,
                 )
 
-        self._run_in_child(lambda: _describe(path), end)
+        self._run_in_child(write, end)
 
     def _run_in_child(self, work: Callable[[], int], end: Callable[[int], None]) -> None:
         """Forks a child that runs `work`, and calls `end` with its exit code."""
@@ -309,13 +315,6 @@ def _train(fds: list[int], forked_at: float) -> int:
         os.dup2(fd, number)
         os.close(fd)
     return run.main(order, events, stop, forked_at, *inherited)
-
-
-def _describe(path: Path) -> int:
-    from footplate.runtime import catalogue
-
-    catalogue.write(path)
-    return 0
 
 
 def preload() -> None:
