@@ -153,13 +153,13 @@ def _group(name: str, config: Mapping[str, Any] | None = None, settings: Mapping
 def _members(group: str, item: str | Mapping[str, Any], settings: Mapping[str, Any]) -> list[TaskFile | TaskGroup]:
     """Returns the tasks and groups that an entry of a group's list names. An entry is a task, a group or a tag."""
     library = shipped()
-    entry = {} if isinstance(item, str) else {key: value for key, value in item.items() if key not in ("task", "group")}
-    if not isinstance(item, str) and "group" in item:
-        name = item["group"]
-        return [_group(name, settings={**settings, **entry}) if name in library.groups
-                else _group(f"{group}::{name}", item, settings)]  # fmt: skip
-    name = item if isinstance(item, str) else item.get("task", "without a name")
-    item_settings = {**settings, **entry}
+    entry = {"task": item} if isinstance(item, str) else item
+    item_settings = {**settings, **{key: value for key, value in entry.items() if key not in ("task", "group")}}
+    if "group" in entry:
+        name = entry["group"]
+        return [_group(name, settings=item_settings) if name in library.groups
+                else _group(f"{group}::{name}", entry, settings)]  # fmt: skip
+    name = entry.get("task", "without a name")
     if name in library.groups:
         return [_group(name, settings=item_settings)]
     if name in library.tasks:

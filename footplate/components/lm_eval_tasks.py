@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -268,28 +269,20 @@ def _model_of(trainer: Any) -> Any:
 
     peers = trainer._footplate.strategy.peers
 
-    def shared(requests: Sequence[Any], answer: Callable[[list[Any]], list[Any]]) -> list[Any]:
+    def shared(answer: Callable[..., list[Any]], requests: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
         indices = [index for index, request in enumerate(requests) if request.doc_id % peers.world == peers.rank]
+        own = [requests[index] for index in indices]
         # If a stop request raises an error in one process, `gather_results` raises the error in all processes.
         parts = peers.gather_results(
-            lambda: dict(zip(indices, answer([requests[index] for index in indices]) if indices else [], strict=True))
+            lambda: dict(zip(indices, answer(own, *args, **kwargs) if own else [], strict=True))
         )
         answers = {index: value for part in parts for index, value in part.items()}
         return [answers[index] for index in range(len(requests))]
 
-    class SharedModel(HFLM):  # type: ignore[misc]
-        def loglikelihood(self, requests: Any, *args: Any, **kwargs: Any) -> list[Any]:
-            return shared(requests, lambda own: HFLM.loglikelihood(self, own, *args, **kwargs))
-
-        def loglikelihood_rolling(self, requests: Any, *args: Any, **kwargs: Any) -> list[Any]:
-            return shared(requests, lambda own: HFLM.loglikelihood_rolling(self, own, *args, **kwargs))
-
-        def generate_until(self, requests: Any, *args: Any, **kwargs: Any) -> list[Any]:
-            return shared(requests, lambda own: HFLM.generate_until(self, own, *args, **kwargs))
-
-    return SharedModel(
-        pretrained=trainer.model, tokenizer=trainer.processing_class, batch_size=trainer.args.eval_batch_size
-    )
+    model = HFLM(pretrained=trainer.model, tokenizer=trainer.processing_class, batch_size=trainer.args.eval_batch_size)
+    for name in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
+        setattr(model, name, partial(shared, getattr(model, name)))
+    return model
 
 
 @contextmanager
