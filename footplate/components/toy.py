@@ -110,69 +110,55 @@ ALPHABET = " .,abcdefghijklmnopqrstuvwxyz\n!?"
 """The 32 characters of the texts of toy/text."""
 
 
-class _Slow(Dataset[dict[str, Tensor]]):
-    """A dataset whose items can take some time, for demonstrations."""
+class _Columns(Dataset[dict[str, Tensor]]):
+    """A dataset of columns. Its items can take some time, for demonstrations."""
 
-    def __init__(self, n: int, seconds_per_item: float) -> None:
-        self.n, self.seconds_per_item = n, seconds_per_item
+    def __init__(self, seconds_per_item: float, **columns: Tensor) -> None:
+        self.seconds_per_item, self.columns = seconds_per_item, columns
 
     def __len__(self) -> int:
-        return self.n
+        return len(self.columns["labels"])
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         if self.seconds_per_item:
             time.sleep(self.seconds_per_item)
-        return self.item(index)
-
-    def item(self, index: int) -> dict[str, Tensor]:
-        raise NotImplementedError
+        return {name: column[index] for name, column in self.columns.items()}
 
 
-class Regression(_Slow):
+class Regression(_Columns):
     def __init__(
         self, n: int = 512, in_features: int = 8, out_features: int = 4, noise: float = 0.1, seed: int = 0,
         seconds_per_item: float = 0.0,
     ) -> None:  # fmt: skip
-        super().__init__(n, seconds_per_item)
         generator = torch.Generator().manual_seed(seed)
         # The function to learn does not depend on the seed, so that an evaluation set may have another seed.
         function = torch.Generator().manual_seed(1234)
         weights = torch.randn(in_features, out_features, generator=function)
-        self.x = torch.randn(n, in_features, generator=generator)
-        self.y = torch.sin(self.x @ weights / in_features**0.5)
-        self.y += noise * torch.randn(n, out_features, generator=generator)
-
-    def item(self, index: int) -> dict[str, Tensor]:
-        return {"x": self.x[index], "labels": self.y[index]}
+        x = torch.randn(n, in_features, generator=generator)
+        y = torch.sin(x @ weights / in_features**0.5)
+        y += noise * torch.randn(n, out_features, generator=generator)
+        super().__init__(seconds_per_item, x=x, labels=y)
 
 
-class Classification(_Slow):
+class Classification(_Columns):
     def __init__(
         self, n: int = 512, in_features: int = 8, classes: int = 4, noise: float = 1.0, seed: int = 0,
         seconds_per_item: float = 0.0,
     ) -> None:  # fmt: skip
-        super().__init__(n, seconds_per_item)
         generator = torch.Generator().manual_seed(seed)
         centres = 2.0 * torch.randn(classes, in_features, generator=torch.Generator().manual_seed(1234))
-        self.y = torch.randint(classes, (n,), generator=generator)
-        self.x = centres[self.y] + noise * torch.randn(n, in_features, generator=generator)
-
-    def item(self, index: int) -> dict[str, Tensor]:
-        return {"x": self.x[index], "labels": self.y[index]}
+        y = torch.randint(classes, (n,), generator=generator)
+        x = centres[y] + noise * torch.randn(n, in_features, generator=generator)
+        super().__init__(seconds_per_item, x=x, labels=y)
 
 
-class LanguageModeling(_Slow):
+class LanguageModeling(_Columns):
     def __init__(self, n: int = 512, length: int = 64, seed: int = 0, seconds_per_item: float = 0.0) -> None:
-        super().__init__(n, seconds_per_item)
-        self.length = length
         dice, characters = random.Random(seed), ""
         while len(characters) < n * length:
             characters += _sentence(dice)
-        self.tokens = torch.tensor([ALPHABET.index(character) for character in characters])
-
-    def item(self, index: int) -> dict[str, Tensor]:
-        tokens = self.tokens[index * self.length : (index + 1) * self.length]
-        return {"input_ids": tokens, "labels": tokens.clone()}
+        tokens = torch.tensor([ALPHABET.index(character) for character in characters[: n * length]]).view(n, length)
+        super().__init__(seconds_per_item, input_ids=tokens, labels=tokens.clone())
 
 
 _THINGS = (
