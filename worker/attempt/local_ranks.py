@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
@@ -128,13 +129,16 @@ class TrainingUser:
         self._build: BuildFolder | None = None
         self._shared: int | None = None
         """A descriptor of the attempt's folder, if several nodes share the folder. Locked while this node uses it."""
+        self._descriptors = ExitStack()
 
     def reserve(self) -> bool:
         """Reserves a user, if each attempt has its own. Returns False if none is free now."""
         if (users := self._node.rights.users) is not None and self._reserved is None:
             grant, locks = self._grant, lock_folder(self._node.folder.root / "users")
             self._reserved = reserve_user(users, locks, grant.job, grant.attempt, grant.nodes)
-            self.user = None if self._reserved is None else self._reserved.user
+            if self._reserved is not None:
+                self.user = self._reserved.user
+                self._descriptors.callback(os.close, self._reserved.lock)
         return users is None or self._reserved is not None
 
     @property
@@ -154,11 +158,12 @@ class TrainingUser:
         if self._reserved is None:
             return
         self._build = BuildFolder(self._node.folder.root, self._spec, grant.project or grant.job, self.user)
-        self.build_variables = self._build.environment(scratch)
+        self.build_variables = self._build.environment(scratch, self._descriptors)
         self._reserved.lend(folder for folder in (room, self._build.folder) if folder is not None)
         self.unpacked = self._build.unpacked(root, scratch)
         if grant.nodes > 1 and not was_fetched:
             self._shared = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._descriptors.callback(os.close, self._shared)
             fcntl.flock(self._shared, fcntl.LOCK_SH)
 
     def take_files_back(self) -> None:
@@ -171,12 +176,7 @@ class TrainingUser:
         self._reserved.take_back()
 
     def close(self) -> None:
-        for handle in (self._shared, self.lock):
-            if handle is not None:
-                os.close(handle)
-        if self._build is not None:
-            self._build.close()
-        self._reserved = self._shared = self._build = None
+        self._descriptors.close()
 
 
 def _is_last(shared: int) -> bool:
@@ -199,12 +199,14 @@ class BuildFolder:
 
     def __init__(self, root: Path, spec: JobSpec, project: str, user: User) -> None:
         self._root, self._spec, self._project, self._user = root, spec, project, user
-        self._lock: int | None = None
         self.folder: Path | None = None
         """The folder that belongs to the attempt's user for now. None: the attempt builds in its temporary folder."""
 
-    def environment(self, scratch: str) -> dict[str, str]:
-        """Makes the build folder, and returns the variable that names it. A job without extensions needs no folder."""
+    def environment(self, scratch: str, descriptors: ExitStack) -> dict[str, str]:
+        """Makes the build folder, and returns the variable that names it. A job without extensions needs no folder.
+
+        The folder's lock is held until `descriptors` is closed.
+        """
         if (owner := extensions_owner(self._spec)) is None:
             return {}
         owner_folder = PurePosixPath(EXTENSIONS, owner)
@@ -218,7 +220,10 @@ class BuildFolder:
         builds.touch()
         folder = Path(scratch, EXTENSIONS)
         name = sha256(self._project.encode()).hexdigest()[:16]
-        if self._is_free(builds / f"{name}.lock"):
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        lock = os.open(builds / f"{name}.lock", flags, 0o600)
+        descriptors.callback(os.close, lock)
+        if try_lock(lock):
             self.folder = folder = make_writable_folder(self._root, owner_folder / name, self._user)
             change_owner(folder, os.geteuid(), self._user.uid, self._user.gid)
         return {EXTENSIONS_VARIABLE: str(folder / built_for())}
@@ -235,16 +240,3 @@ class BuildFolder:
         if copy.folder != unpacked.folder:
             remove(unpacked.folder)
         return copy.folder
-
-    def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def _is_free(self, path: Path) -> bool:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if try_lock(lock):
-            self._lock = lock
-        else:
-            os.close(lock)
-        return self._lock is not None
