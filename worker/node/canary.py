@@ -47,13 +47,11 @@ class Canary:
 
     def record(self, number: int) -> None:
         """Records the number of the newest canary that came back, and sends the next canary when it is due."""
-        now = time.monotonic()
-        if number >= self._sent:
+        now, is_back = time.monotonic(), number >= self._sent
+        if is_back:
             self._back_at = now
-            if now - self._sent_at >= self._every:
-                self._send(now)
-        elif now - self._sent_at >= self._lost_after:
-            # The canary was lost with the data of Redis, or this node takes no messages.
+        # A canary that does not come back was lost with the data of Redis, or this node takes no messages.
+        if now - self._sent_at >= (self._every if is_back else self._lost_after):
             self._send(now)
 
     def is_back(self) -> bool:
@@ -82,12 +80,9 @@ def no_restart(node: Node) -> Iterator[None]:
 
     A pool process claims an attempt inside the block, because a restart before the grant arrives would lose the grant.
     """
-    lock = _open_lock(node)
-    try:
+    with _opened_lock(node) as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield
-    finally:
-        os.close(lock)
 
 
 def restart_if_idle(node: Node) -> None:
@@ -95,15 +90,17 @@ def restart_if_idle(node: Node) -> None:
 
     The pool processes die when the thread that forked them ends, which is before this lock is released.
     """
-    lock = _open_lock(node)
-    try:
+    # If the restart fails, for example because Python was replaced, the lock is released, so that claims do not wait.
+    with _opened_lock(node) as lock:
         if try_lock(lock):
             log.error("this node is idle, but does not receive its test messages through Celery, so it restarts")
             os.execv(sys.executable, sys.orig_argv)
+
+
+@contextmanager
+def _opened_lock(node: Node) -> Iterator[int]:
+    lock = os.open(node.folder.attempts, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield lock
     finally:
-        # If the restart fails, for example because Python was replaced, claims must not wait for this lock.
         os.close(lock)
-
-
-def _open_lock(node: Node) -> int:
-    return os.open(node.folder.attempts, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
