@@ -9,27 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from footplate.components.lines import line_of
 from footplate.components.rows import UNREADABLE, Row, reading, unreadable
-from footplate.components.tables import opened, rows_of, schema_of
+from footplate.components.tables import opened, row_of_batch, rows_of, schema_of
 
 State = dict[str, int]
 UnreadRow = tuple[int, int, Callable[[], Row]]
 """The offset of a row, the offset of the next row, and a function that parses the row."""
-
-
-class RowReader(Protocol):
-    """Reads rows from one kind of file."""
-
-    def read(self, path: Path, offset: int) -> Iterator[UnreadRow]:
-        """Yields the rows of a file from this offset on."""
-
-    def where(self, path: Path, offset: int) -> str:
-        """Returns the position of a row for error messages."""
 
 
 class LineReader:
@@ -39,6 +29,7 @@ class LineReader:
         self.row = row
 
     def read(self, path: Path, offset: int) -> Iterator[UnreadRow]:
+        """Yields the rows of a file from this offset on."""
         with reading(path), path.open("rb") as file:
             file.seek(offset)
             for line in file:
@@ -47,6 +38,7 @@ class LineReader:
                     yield begins, offset, partial(self.row, line)
 
     def where(self, path: Path, offset: int) -> str:
+        """Returns the position of a row for error messages."""
         return line_of(path, offset)
 
 
@@ -60,24 +52,17 @@ class ParquetReader:
         file, begins = opened(path), 0
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
-            if begins + rows > offset:
-                yield from self._read_group(path, file, group, begins, offset)
-            begins += rows
-
-    def _read_group(self, path: Path, file: Any, group: int, begins: int, offset: int) -> Iterator[UnreadRow]:
-        # Without threads, because loading processes are forked and threads do not survive a fork.
-        for batch in rows_of(path, file, self.columns, row_groups=[group], use_threads=False):
-            for at in range(max(0, offset - begins), batch.num_rows):
-                yield begins + at, begins + at + 1, partial(_row_of_batch, batch, at)
-            begins += batch.num_rows
+            if begins + rows <= offset:
+                begins += rows
+                continue
+            # Without threads, because loading processes are forked and threads do not survive a fork.
+            for batch in rows_of(path, file, self.columns, row_groups=[group], use_threads=False):
+                for at in range(max(0, offset - begins), batch.num_rows):
+                    yield begins + at, begins + at + 1, partial(row_of_batch, batch, at)
+                begins += batch.num_rows
 
     def where(self, path: Path, offset: int) -> str:
         return f"{path}, row {offset}"
-
-
-def _row_of_batch(batch: Any, at: int) -> Row:
-    row: Row = batch.slice(at, 1).to_pylist()[0]
-    return row
 
 
 class NumberedReader:
@@ -92,6 +77,9 @@ class NumberedReader:
 
     def where(self, path: Path, offset: int) -> str:
         return str(self.rows.where(offset))
+
+
+RowReader = LineReader | ParquetReader | NumberedReader
 
 
 class FileStream(IterableDataset[Row]):
@@ -112,7 +100,11 @@ class FileStream(IterableDataset[Row]):
         for make in self._all():
             at = self._row - 1 - self.first
             if at >= 0 and at % processes == process:
-                yield self._made(make)
+                try:
+                    row = make()
+                except UNREADABLE as error:
+                    raise unreadable(self.where(), error) from error
+                yield row
 
     def _all(self) -> Iterator[Callable[[], Row]]:
         while self._file < len(self.paths):
@@ -122,12 +114,6 @@ class FileStream(IterableDataset[Row]):
                 self._begins, self._offset, self._row = begins, offset, self._row + 1
                 yield make
             self._file, self._offset = self._file + 1, 0
-
-    def _made(self, make: Callable[[], Row]) -> Row:
-        try:
-            return make()
-        except UNREADABLE as error:
-            raise unreadable(self.where(), error) from error
 
     def where(self) -> str:
         """Returns the file and the line of the last row, for error messages."""

@@ -34,11 +34,14 @@ class TableRows:
         if not 0 <= row < len(self):
             raise IndexError(f"there is no row {index}, because the dataset has {len(self)} rows")
         at = bisect_right(self._before, row) - 1
-        values: Row = self.batches[at].slice(row - self._before[at], 1).to_pylist()[0]
-        return values
+        return row_of_batch(self.batches[at], row - self._before[at])
 
     def where(self, index: int) -> str:
         return f"{self._names}, row {index}"
+
+
+def row_of_batch(batch: Any, at: int) -> Row:
+    return batch.slice(at, 1).to_pylist()[0]  # type: ignore[no-any-return]
 
 
 def parquet_rows(paths: list[Path], columns: list[str] | None) -> TableRows:
