@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from footplate.runtime.serving.tool_calls import read_calls
+from footplate.runtime.serving.token_text import read_calls
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '<tool_call>' if m.tool_calls }}{% endfor %}"
 PROMPT = "paint the sky"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from footplate.components.maps import name_classes
 from footplate.components.st_trainers import is_encoder
@@ -86,7 +87,7 @@ class Predictions:
                 return
             self._model.require_in_range(batch)
             outputs = _arrays("prediction", step(batch)[1])
-            yield from self._results(outputs, _arrays("", {k: v for k, v in batch.items() if _is_tensor(v)}))
+            yield from self._results(outputs, _arrays("", {k: v for k, v in batch.items() if isinstance(v, Tensor)}))
             clients.tick()
 
     def _rows(self, inputs: Any, *, as_floats: bool = False) -> Any:
@@ -174,16 +175,12 @@ def _arrays(name: str, value: Any) -> dict[str, Any]:
 
 
 def _on_cpu(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         value = value.detach()
         return (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).cpu().numpy()
     if isinstance(value, Mapping):
-        return {name: _on_cpu(item) for name, item in value.items() if _is_tensor(item) or isinstance(item, Mapping)}
-    return [_on_cpu(item) for item in value if _is_tensor(item)] if isinstance(value, list | tuple) else value
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
+        return {name: _on_cpu(item) for name, item in value.items() if isinstance(item, Tensor | Mapping)}
+    return [_on_cpu(item) for item in value if isinstance(item, Tensor)] if isinstance(value, list | tuple) else value
 
 
 def _cut(array: Any, real_tokens: Any) -> Any:
@@ -231,15 +228,10 @@ def _maps_for(rows: list[dict[str, Any]], spec: JobSpec) -> list[Component]:
             for row in rows:
                 row.setdefault(str(args.get("column", "answers")), NO_ANSWER)
         if map_name == "rename":
-            renamed: Any = args.get("columns")
-            names = {old: new for old, new in renamed.items() if old in columns} if isinstance(renamed, dict) else {}
-            args["columns"] = names
-            columns |= set(names.values())
+            args["columns"] = {old: new for old, new in args["columns"].items() if old in columns}
+            columns |= set(args["columns"].values())
         if map_name in ("keep", "drop"):
-            listed_names = args.get("columns")
-            args["columns"] = (
-                [name for name in listed_names if name in columns] if isinstance(listed_names, list) else listed_names
-            )
+            args["columns"] = [name for name in args["columns"] if name in columns]
         maps.append(Component(use=map_name, args=args))
     return maps
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from footplate.contract.serving import AnswerPieceKind, ServingRequest
 from footplate.runtime.end_tokens import end_tokens
 from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
-from footplate.runtime.serving.token_text import REPLACEMENT, decoded, token_entry
-from footplate.runtime.serving.tool_calls import form_of_calls, read_calls
+from footplate.runtime.serving.token_text import REPLACEMENT, decoded, form_of_calls, read_calls, token_entry
 
 STREAM_SECONDS = 0.03
 """The shortest time between two parts of a streamed answer. The first part is sent at once."""
@@ -328,17 +327,16 @@ class Texts:
         render = partial(tokenizer.apply_chat_template, list(messages), tokenize=False, add_generation_prompt=True)
         try:
             text = render(tools=list(tools) or None)
-            if tools and (text == render() or form_of_calls(tokenizer) is None):
-                raise CannotAnswer(
-                    "this model's chat template has no tools, or writes calls of tools in an unknown form",
-                    code="no_tools",
-                    hint="leave tools out, or give the processor a chat_template that has them, such as that of Qwen",
-                )
-        except CannotAnswer:
-            raise
+            lacks_tools = bool(tools) and (text == render() or form_of_calls(tokenizer) is None)
         except Exception as error:
             # A template is a program of the model's author, and its filters raise errors of any class.
             raise CannotAnswer(f"the chat template refuses this conversation: {error}", code="bad_messages") from error
+        if lacks_tools:
+            raise CannotAnswer(
+                "this model's chat template has no tools, or writes calls of tools in an unknown form",
+                code="no_tools",
+                hint="leave tools out, or give the processor a chat_template that has them, such as that of Qwen",
+            )
         tokens = list(tokenizer(text, add_special_tokens=False)["input_ids"])
         self._model.require_known(tokens)
         return tokens
