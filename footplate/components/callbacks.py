@@ -126,14 +126,10 @@ class Ema(TrainerCallback, ExportableState, HoldsTensors):
         if self._model is None:
             return
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            self.average = self._stored_in(Path(state.best_model_checkpoint))
+            stored: Iterator[Any] = iter(read(Path(state.best_model_checkpoint)).get(type(self).__name__, []))
+            self.average = next(stored, self.average)
         put(self._model, self.average)
         self._model = None
-
-    def _stored_in(self, checkpoint: Path) -> dict[str, Tensor]:
-        """Returns the average that this callback stored in a checkpoint."""
-        stored: Iterator[Any] = iter(read(checkpoint).get(type(self).__name__, []))
-        return next(stored, self.average)
 
     def in_place(self) -> AbstractContextManager[Any]:
         """Returns a context in which the model has the averaged weights. After training, the model has them anyway."""

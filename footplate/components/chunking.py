@@ -39,8 +39,6 @@ class Chunks:
         return self.blocks
 
     def __getitem__(self, index: int) -> Row:
-        if not -self.blocks <= index < self.blocks:
-            raise IndexError(f"there is no block {index}, because the rows make {self.blocks} blocks")
         return {"input_ids": self.tokens[index].tolist(), "attention_mask": [1] * self.block_size}
 
     def where(self, index: int) -> str:

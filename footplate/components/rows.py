@@ -5,7 +5,7 @@ All objects can be pickled, because data workers may be spawned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,12 +118,9 @@ def column(rows: Sequence[Row], name: str) -> list[Any]:
     """Returns the values of a column. Raises BadRow for the first row that lacks the column."""
     for at, row in enumerate(rows):
         if name not in row:
-            raise BadRow(at, no_column(name, row), hint=did_you_mean(name, map(str, row)))
+            detail = f"there is no column {name!r}, only: {', '.join(map(str, row)) or 'none'}"
+            raise BadRow(at, detail, hint=did_you_mean(name, map(str, row)))
     return [row[name] for row in rows]
-
-
-def no_column(name: str, row: Mapping[str, Any]) -> str:
-    return f"there is no column {name!r}, only: {', '.join(map(str, row)) or 'none'}"
 
 
 def texts(rows: Sequence[Row], name: str) -> list[str]:

@@ -84,10 +84,10 @@ class TokenizeChat:
     """Finds the assistant's tokens, if the model learns only these. None: the model learns all tokens."""
 
     def __call__(self, rows: list[Row]) -> list[Row]:
-        changed = []
-        for at, (row, messages) in enumerate(zip(rows, column(rows, self.column), strict=True)):
-            changed.append({**without(row, (self.column,)), **self._tokens(messages, at)})
-        return changed
+        return [
+            {**without(row, (self.column,)), **self._tokens(messages, at)}
+            for at, (row, messages) in enumerate(zip(rows, column(rows, self.column), strict=True))
+        ]
 
     def _tokens(self, messages: Any, at: int) -> Mapping[str, Any]:
         if not isinstance(messages, list) or not all(
