@@ -277,9 +277,8 @@ class Emit(TrainerCallback):
         self.latest.update(metrics)
         self.event_socket.send(Kind.EVAL, metrics, state.global_step, state.epoch)
 
-    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any) -> None:
-        """Reports the metrics of a test set, whose names begin with `test_`, as an evaluation."""
-        self.on_evaluate(args, state, control, metrics=metrics)
+    # The metrics of a test set, whose names begin with `test_`, are reported as an evaluation.
+    on_predict = on_evaluate
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Reports a committed checkpoint with its size, metrics and score, and the checkpoints that it replaced."""

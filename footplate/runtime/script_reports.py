@@ -355,8 +355,7 @@ class _Reports:
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._emit.on_evaluate(args, self._reports.job_state(state), control, metrics=kwargs["metrics"])
 
-    def on_predict(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._emit.on_predict(args, self._reports.job_state(state), control, metrics=kwargs["metrics"])
+    on_predict = on_evaluate
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         try:
