@@ -85,17 +85,13 @@ class AttemptSpans:
                 self.begin_phase("training")
             elif kind in STEPPED and not self._has_stepped and self._runs_since and event.get("step"):
                 self._has_stepped = True
-                self._first_step(event["step"])
+                # If the attempt continues, its first step is not step 1.
+                inside, about = set_span_in_context(self._phase), {"footplate.step": event["step"]}
+                self._tracer.start_span("first step", inside, attributes=about, start_time=self._runs_since).end()
             elif kind == Kind.CHECKPOINT:
                 facts = {name: event["data"].get(name) for name in ("status", "bytes")} | {"step": event.get("step")}
                 attributes = {f"footplate.{name}": fact for name, fact in facts.items() if isinstance(fact, int | str)}
                 self._phase.add_event("checkpoint", attributes)
-
-    def _first_step(self, step: int) -> None:
-        """Adds the span of the attempt's first step. If the attempt continues, this is not step 1."""
-        inside = set_span_in_context(self._phase)
-        about = {"footplate.step": step}
-        self._tracer.start_span("first step", inside, attributes=about, start_time=self._runs_since).end()
 
     def record_outcome(self, outcome: DoneData) -> None:
         self._whole.set_attributes({"footplate.ending": outcome.ending, "footplate.reason": outcome.reason})

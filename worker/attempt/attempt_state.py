@@ -173,11 +173,6 @@ class Attempt:
         return self.is_superseded or self.stopping.stop is not None or self.verdict is not None
 
     @property
-    def has_outcome(self) -> bool:
-        """True if training must be killed, because nothing that it does can change the attempt's end."""
-        return self.is_superseded or self.verdict is not None
-
-    @property
     def is_delivered(self) -> bool:
         """True if SQL has the attempt's last event."""
         return self.journal.is_done and self.link.acknowledged >= self.journal.last

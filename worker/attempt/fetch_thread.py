@@ -145,19 +145,14 @@ class FetchThread(Background):
         They come from the spec, from the job's earlier attempts, or on further nodes from the first node.
         """
         named = {repository.place: repository.commit for repository in self.items if repository.commit is not None}
-        if self._grant.source:
-            return {**self._of_the_first_node(), **named}
+        while self._grant.source and not self._given_up.is_set():
+            if (commits := self._read(self._grant.attempt)) is not None:
+                return {**commits, **named}
+            self._given_up.wait(FIRST_SECONDS)
         for attempt in range(self._grant.attempt - 1, 0, -1):
             if (commits := self._read(attempt)) is not None:
                 return {**commits, **named}
         return named
-
-    def _of_the_first_node(self) -> dict[str, str]:
-        while not self._given_up.is_set():
-            if (commits := self._read(self._grant.attempt)) is not None:
-                return commits
-            self._given_up.wait(FIRST_SECONDS)
-        return {}
 
     def _pin(self, commits: dict[str, str], pinned: dict[str, str]) -> None:
         """Records new commits before any download, so that later attempts use the same ones."""

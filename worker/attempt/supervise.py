@@ -211,7 +211,8 @@ def watch(attempt: Attempt) -> None:
         turn(attempt)
         if not (attempt.is_superseded or training.has_warm_parent or training.was_cancelled):
             attempt.end_with(crashed("this node's warm parent died, and training with it"))
-        if attempt.has_outcome:
+        if attempt.is_superseded or attempt.verdict is not None:
+            # Nothing that training does can change the attempt's end.
             training.signal(signal.SIGKILL)
     deadline = time.monotonic() + LAST_REPORTS_SECONDS
     while not training.is_read_out and time.monotonic() < deadline:
@@ -267,7 +268,7 @@ def _check_training(attempt: Attempt, now: float) -> None:
 def _check_stall(attempt: Attempt, now: float) -> None:
     limit = attempt.spec.resources.stall_limit
     if now - attempt.training.last_event_at > limit:
-        attempt.end_with(outcome.stalled(limit, attempt.training.tail()))
+        attempt.end_with(outcome.stalled(limit, attempt.training.ranks[0].tail()))
 
 
 def _measure(attempt: Attempt, now: float) -> None:

@@ -202,10 +202,6 @@ class Training:
             self._warm.close()
             self._warm = None
 
-    def tail(self) -> str:
-        """Returns the last lines that the first rank printed."""
-        return self.ranks[0].tail() if self.ranks else ""
-
     def close(self) -> None:
         self.disconnect()
         for rank in self.ranks:
