@@ -278,7 +278,7 @@ class Emit(TrainerCallback):
         self.event_socket.send(Kind.EVAL, metrics, state.global_step, state.epoch)
 
     # The metrics of a test set, whose names begin with `test_`, are reported as an evaluation.
-    on_predict = on_evaluate
+    on_predict = on_evaluate  # type: ignore[assignment]
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Reports a committed checkpoint with its size, metrics and score, and the checkpoints that it replaced."""

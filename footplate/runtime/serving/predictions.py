@@ -192,12 +192,8 @@ def _cut(array: Any, real_tokens: Any) -> Any:
 
 def _named(rows: Sequence[Any], spec: JobSpec) -> list[dict[str, Any]]:
     """Returns rows with named columns. A text alone becomes the column that the spec's first map of inputs reads."""
-    texts = [
-        component
-        for component in spec.data.map
-        if isinstance(component.args.get("column"), str) and component.use not in LABEL_MAPS
-    ]
-    column = str(texts[0].args["column"]) if texts else None
+    columns = (component.args.get("column") for component in spec.data.map if component.use not in LABEL_MAPS)
+    column = next((name for name in columns if isinstance(name, str)), None)
     named_rows = []
     for number, row in enumerate(rows):
         if isinstance(row, str) and column is not None:
@@ -219,20 +215,20 @@ def _maps_for(rows: list[dict[str, Any]], spec: JobSpec) -> list[Component]:
     columns = set(rows[0])
     maps: list[Component] = []
     for component in spec.data.map:
-        map_name, args = component.use, dict(component.args)
-        if map_name == "chunk" or (map_name == "labels" and args.get("column", "label") not in columns):
+        args: dict[str, Any] = dict(component.args)
+        if component.use == "chunk" or (component.use == "labels" and args.get("column", "label") not in columns):
             continue
-        if map_name in LABEL_ARGUMENTS and args.get(LABEL_ARGUMENTS[map_name]) not in (None, *columns):
-            del args[LABEL_ARGUMENTS[map_name]]
-        if map_name == "answers":
+        if component.use in LABEL_ARGUMENTS and args.get(LABEL_ARGUMENTS[component.use]) not in (None, *columns):
+            del args[LABEL_ARGUMENTS[component.use]]
+        if component.use == "answers":
             for row in rows:
                 row.setdefault(str(args.get("column", "answers")), NO_ANSWER)
-        if map_name == "rename":
+        if component.use == "rename":
             args["columns"] = {old: new for old, new in args["columns"].items() if old in columns}
             columns |= set(args["columns"].values())
-        if map_name in ("keep", "drop"):
+        if component.use in ("keep", "drop"):
             args["columns"] = [name for name in args["columns"] if name in columns]
-        maps.append(Component(use=map_name, args=args))
+        maps.append(Component(use=component.use, args=args))
     return maps
 
 
