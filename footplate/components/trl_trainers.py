@@ -123,12 +123,10 @@ class TrlTrainer:
     def _with_reference(self, trainer: Any, arguments: dict[str, Any]) -> Any:
         """Makes the trainer with a copy of the job's model as its reference model."""
         model, config = arguments["model"], arguments["args"]
-        if self.reference == "none" or "peft_config" in arguments:
+        if self.reference == "none" or "peft_config" in arguments or (self.reference == "loaded" and config.beta == 0):
             return trainer(**arguments)
         if self.reference == "passed":
             return trainer(**arguments, ref_model=copy.deepcopy(model))
-        if config.beta == 0:
-            return trainer(**arguments)
         from safetensors.torch import save_model
 
         with tempfile.TemporaryDirectory() as folder:
