@@ -63,9 +63,9 @@ def hub_name(text: str) -> HubName:
     return HubName(kind, match["repo"], match["revision"] or "main", path)
 
 
-def base_model(model: dict[str, Any]) -> str | None:
-    """Returns the repository of a spec's model, such as owner/name. None if the model is not a whole repository."""
-    path = (model.get("args") or {}).get("path")
+def base_model(arguments: dict[str, Any]) -> str | None:
+    """Returns the repository in a model's arguments, such as owner/name. None if they name no whole repository."""
+    path = arguments.get("path")
     name = hub_name(path) if isinstance(path, str) and is_hub_name(path) else None
     return None if name is None or name.path else name.repo
 

@@ -26,7 +26,7 @@ def export(options: Export, spec: JobSpec, trainer: Trainer, order: Order, emit:
         )
     load_checkpoint(spec, trainer, order, emit)
     # Adapters name their base model by its repository on the hub, in place of a folder of this node.
-    name = base_model({"args": spec.model.args}) if spec.model else None
+    name = base_model(spec.model.args) if spec.model else None
     for config in getattr(trainer.model, "peft_config", {}).values():
         config.base_model_name_or_path = name or config.base_model_name_or_path
     write_end_tokens(adapters.base_model(trainer.model), trainer.processing_class)

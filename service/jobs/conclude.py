@@ -27,6 +27,7 @@ from service.counters import Counts
 from service.jobs.prune import rotate
 from service.store import attempts, commands, events, jobs
 from service.store.rows import JobRow
+from service.store.stored_spec import read_spec
 
 POISON_AFTER = 3
 
@@ -91,7 +92,7 @@ def conclude(
         error=_json(end.error), result=_json(end.result or None),
     )  # fmt: skip
     attempts.end_sources(conn, job.id, job.attempt, now)
-    retry = Retry.model_validate(json.loads(job.spec)["retry"])
+    retry = Retry.model_validate(read_spec(job.spec)["retry"])
     move = next_move(job, end, retry, retry.backoff or retry_backoff_seconds, now)
     results: dict[str, Any] = (
         {"result": _json(end.result or None), "outputs": end.outputs} if end.ending == "finished" else {}

@@ -27,6 +27,7 @@ from service.jobs.stopping import lock_for, refuse
 from service.jobs.submit import IdempotencyUse
 from service.store import commands, events, idempotency, jobs
 from service.store.rows import IdempotencyRow, JobRow
+from service.store.stored_spec import read_spec
 
 MOST = 1000
 """The most commands that a job keeps, because every attempt receives them."""
@@ -150,7 +151,7 @@ def _problems(job: JobRow, request: Do, earlier: list[Command]) -> Iterator[Prob
     if request == Do():
         hint = 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'
         yield Problem("", "nothing_to_do", "the request has no command", hint)
-    spec = JobSpec.parse(json.loads(job.spec))
+    spec = JobSpec.parse(read_spec(job.spec))
     if why := _why_no_commands(spec):
         field_names = [name for name in ("save", "evaluate") if getattr(request, name)] + ["set"] * bool(
             request.arguments
@@ -178,12 +179,12 @@ def _problems_of_the_spec(
         hint = f"name one: {json.dumps({'learning_rate': {spec.optimizers[0].id: rate}})}"
         yield Problem("/set/learning_rate", "disagreement", detail, hint)
         wanted = {name: value for name, value in wanted.items() if name != "learning_rate"}
-    document = json.loads(job.spec)
+    document = read_spec(job.spec)
+    training: dict[str, Any] = {**document["training"]}
     for arguments in (*(command.set for command in earlier), wanted):
-        numbers = {name: value for name, value in arguments.items() if not isinstance(value, Mapping)}
-        document["training"] = {**document["training"], **numbers}
+        training |= {name: value for name, value in arguments.items() if not isinstance(value, Mapping)}
     try:
-        JobSpec.parse(document)
+        JobSpec.parse({**document, "training": training})
     except InvalidSpec as invalid:
         for problem in invalid.problems:
             name = problem.pointer.removeprefix("/training/").partition("/")[0]

@@ -21,6 +21,7 @@ from footplate.contract.spec import JobSpec
 from service.jobs.start_checkpoint import StartCheckpoint, choose
 from service.store import checkpoints, commands, jobs
 from service.store.rows import JobRow, loads
+from service.store.stored_spec import StoredSpec, read_spec
 
 Json = dict[str, Any]
 MAX_NAMED = 20
@@ -91,11 +92,12 @@ def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[
     return StartCheckpoint(job, choose(checkpoints.of_job(conn, job_id), job, wanted)), was_set
 
 
-def document_of(job: JobRow) -> Json:
+def document_of(job: JobRow) -> StoredSpec:
     """Returns a job's spec with defaults filled in and with its amended fields, but without `resume_from`."""
-    spec: Json = json.loads(job.spec)
-    amended = {"name": job.name, "tags": loads(job.tags), "metadata": loads(job.job_metadata), "priority": job.priority}
-    return {**spec, **amended, "resume_from": None}
+    spec = read_spec(job.spec)
+    spec.update({"name": job.name, "tags": loads(job.tags), "metadata": loads(job.job_metadata)})
+    spec.update({"priority": job.priority, "resume_from": None})
+    return spec
 
 
 def patched(start: StartCheckpoint, patch: Mapping[str, Any], mode: str) -> Json:

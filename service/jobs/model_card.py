@@ -24,13 +24,13 @@ def model_card(job: JobRow, checkpoint: CheckpointRow, *, is_merged: bool) -> st
     """Returns the text of a README.md for the exported model, with a header that the hub reads."""
     document = document_of(job)
     spec = {name: value for name, value in document.items() if value and name not in LEFT_OUT}
-    model = document.get("model") or {}
-    is_adapter = (model.get("args") or {}).get("peft") and not is_merged
-    is_of_library = str(model.get("use", "")).startswith("hf/")
+    model = document["model"] or {"use": "", "args": {}}
+    is_adapter = model["args"].get("peft") and not is_merged
+    is_of_library = model["use"].startswith("hf/")
     front = {
         "library_name": ("peft" if is_adapter else "transformers") if is_of_library else None,
-        "pipeline_tag": TASKS.get(model.get("use", "")),
-        "base_model": base_model(model),
+        "pipeline_tag": TASKS.get(model["use"]),
+        "base_model": base_model(model["args"]),
     }
     rows = [f"| {name} | {value} |" for name, value in sorted(json.loads(checkpoint.metrics).items())]
     metrics = ["| metric | value |", "|---|---|", *rows] if rows else ["The job was not evaluated."]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -19,6 +17,7 @@ from service.artifact_files import Store
 from service.jobs.remove_folders import delete_folder
 from service.store import attempts, checkpoints, deliveries, events, idempotency, jobs, nodes
 from service.store.rows import CheckpointRow, JobRow
+from service.store.stored_spec import StoredTraining, read_spec
 
 DAY_MS = 24 * 3600 * 1000
 KEYS_DAYS = 7
@@ -73,8 +72,8 @@ def rotate(conn: Connection, job_id: JobId) -> None:
     if not free:
         return
     job = jobs.lock(conn, job_id)
-    training = json.loads(job.spec)["training"] if job else {}
-    limit = _limit(training)
+    training: StoredTraining = read_spec(job.spec)["training"] if job else {}
+    limit = training.get("keep_last") or training.get("save_total_limit")
     counted = [row for row in committed if not row.is_pinned]
     if job is None or limit is None or len(counted) < limit or not _is_past_resuming(conn, job, committed[0].attempt):
         return
@@ -94,13 +93,7 @@ def _may_go(row: CheckpointRow, newest: int) -> bool:
     return not row.is_pinned and (row.attempt < newest or row.is_in_pinned_folder)
 
 
-def _limit(training: Mapping[str, Any]) -> int | None:
-    """Returns the number of newest checkpoints that stay. None means all."""
-    limit: int | None = training.get("keep_last") or training.get("save_total_limit")
-    return limit
-
-
-def _best(training: Mapping[str, Any], rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
+def _best(training: StoredTraining, rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
     """Returns the checkpoint that training marked as best, and the `keep_best` best ones by score.
 
     If scores are equal, the older checkpoint counts as better.

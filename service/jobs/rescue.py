@@ -6,7 +6,6 @@ All leases and deadlines start again when control starts, and after an outage of
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -23,6 +22,7 @@ from service.jobs.stopping import request_stop, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
 from service.store.rows import JobRow, NodeRow, SourceRow
+from service.store.stored_spec import read_spec
 
 MISSED_BEATS = 3
 """The number of missed heartbeats after which a node counts as lost, if an attempt on it was just declared lost."""
@@ -183,8 +183,7 @@ class _ActiveJob:
         waited = self._elapsed(("start", self.job.id, self.job.attempt))
         if waited <= self.settings.start_seconds:
             return False
-        stall_limit = json.loads(self.job.spec).get("resources", {}).get("stall_limit")
-        return waited > float(stall_limit or 0)
+        return waited > (read_spec(self.job.spec)["resources"].get("stall_limit") or 0)
 
     def _overran_its_stop(self) -> bool:
         self.used.add(_stop_key(self.job))

@@ -6,7 +6,6 @@ is queued as soon as its attempt has stopped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -29,6 +28,7 @@ from service.jobs.stopping import lock_for, refuse
 from service.store import commands, events, jobs
 from service.store.checkpoints import LATEST
 from service.store.rows import CheckpointRow, JobRow
+from service.store.stored_spec import read_spec
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})
 
@@ -128,7 +128,7 @@ def _is_held(conn: Connection, job: JobRow, changes: Resume) -> bool:
     columns = _changed(job, changes, catalogues=())
     if not columns:
         return True
-    changed, current = (JobSpec.parse(json.loads(spec)) for spec in (columns["spec"], job.spec))
+    changed, current = (JobSpec.parse(read_spec(spec)) for spec in (columns["spec"], job.spec))
     return columns["priority"] == job.priority and changed.model_copy(update={"priority": current.priority}) == current
 
 
@@ -150,14 +150,14 @@ def _changed(job: JobRow, changes: Resume, catalogues: Sequence[Catalogue]) -> d
     """Returns the columns of the job's row with their values after the changes, or {} if there are no changes."""
     if changes.model_copy(update={"checkpoint": LATEST}) == NO_CHANGES:
         return {}
-    document = json.loads(job.spec)
-    _set(document, "priority", changes.priority)
-    document["resources"].update(changes.resources or {})
-    _set(document["resources"], "pool", changes.pool)
-    _set(document["resources"], "time_limit", changes.time_limit)
-    _set(document["training"], "max_steps", changes.max_steps)
-    _set(document["training"], "num_train_epochs", changes.num_train_epochs)
-    spec = JobSpec.parse(document)
+
+    def stated(*names: str) -> dict[str, Any]:
+        return {name: value for name, value in changes if name in names and value is not None}
+
+    document = read_spec(job.spec)
+    resources = {**document["resources"], **(changes.resources or {}), **stated("pool", "time_limit")}
+    training = {**document["training"], **stated("max_steps", "num_train_epochs")}
+    spec = JobSpec.parse({**document, **stated("priority"), "resources": resources, "training": training})
     if changes.resources and (problems := problems_missing_everywhere(spec, catalogues)):
         raise InvalidSpec(problems)
     limit = spec.resources.time_limit
@@ -167,8 +167,3 @@ def _changed(job: JobRow, changes: Resume, catalogues: Sequence[Catalogue]) -> d
         "priority": job.priority if changes.priority is None else spec.priority,
         "time_limit_ms": None if limit is None else round(limit * 1000),
     }
-
-
-def _set(group: dict[str, Any], name: str, value: Any) -> None:
-    if value is not None:
-        group[name] = value

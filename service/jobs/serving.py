@@ -27,6 +27,7 @@ from service.jobs.submit import Submission
 from service.store import checkpoints, jobs
 from service.store.checkpoints import BEST, LATEST
 from service.store.rows import CheckpointRow, JobRow
+from service.store.stored_spec import StoredSpec, is_session, read_spec, trains
 
 STEP = "step-"
 """The beginning of the name of a checkpoint by its step: `step-500` is the checkpoint of step 500."""
@@ -36,6 +37,7 @@ KEPT = ("model", "processor", "collator", "trainer", "code", "env", "secrets", "
 KEPT_TRAINING = (
     "bf16", "fp16", "tf32", "use_cpu", "seed", "label_names", "remove_unused_columns", "per_device_eval_batch_size",
 )  # fmt: skip
+KEPT_SETTINGS = ("processor", "collator", "code", "env", "secrets")
 KEPT_RESOURCES = ("gpu", "pool", "stall_limit")
 
 
@@ -74,7 +76,7 @@ class ServedCheckpoint:
     @property
     def limits(self) -> Serve:
         assert self.session is not None
-        return Serve.model_validate(json.loads(self.session.spec)["serve"])
+        return Serve.model_validate(read_spec(self.session.spec)["serve"])
 
 
 def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, shares: bool = False) -> ServedCheckpoint:
@@ -154,10 +156,10 @@ def _spec(served: ServedCheckpoint, name: str, use: dict[str, Any]) -> JobSpec:
         # A trainer of a library is left out, because some of them need data. A subclass in the bundle stays, because it
         # may change the prediction.
         document["trainer"] = None
-    resources = {name: document["resources"][name] for name in KEPT_RESOURCES}
+    resources = {name: value for name, value in document["resources"].items() if name in KEPT_RESOURCES}
     place = {"job": served.job.id, "checkpoint": served.checkpoint.id, "mode": "weights"}
     return JobSpec.parse({
-        **{name: document[name] for name in KEPT if document.get(name) is not None},
+        **{name: value for name, value in document.items() if name in KEPT and value is not None},
         "name": name[:128],
         "metadata": {"of": served.job.id, "checkpoint": served.name},
         "data": {"map": document["data"]["map"]},
@@ -170,11 +172,11 @@ def _spec(served: ServedCheckpoint, name: str, use: dict[str, Any]) -> JobSpec:
 
 
 def _find_checkpoint(conn: Connection, job: JobRow, name: str | None) -> ServedCheckpoint:
-    spec: dict[str, Any] = json.loads(job.spec)
-    if spec.get("serve") or spec.get("export"):
+    spec = read_spec(job.spec)
+    if not trains(spec):
         # A user's newest job may be a session that an earlier request opened. Find the job whose checkpoint it serves.
         source = spec["resume_from"]
-        if source["job"] is None:
+        if source is None or source["job"] is None:
             raise NotServable(
                 f"job {job.id} only serves or exports a folder, so it has no checkpoint", hint="name a job that trained"
             )
@@ -195,7 +197,7 @@ def _find_checkpoint(conn: Connection, job: JobRow, name: str | None) -> ServedC
     return ServedCheckpoint(job, checkpoint, name, sessions[0] if sessions else None)
 
 
-def final_name(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:
+def final_name(spec: StoredSpec, rows: Sequence[CheckpointRow]) -> str:
     """Returns "best" if the job ends with its best checkpoint and has one, else "latest"."""
     has_best = checkpoints.named(checkpoints.committed(rows), BEST) is not None
     return BEST if has_best and spec["training"].get("load_best_model_at_end") else LATEST
@@ -203,13 +205,14 @@ def final_name(spec: dict[str, Any], rows: Sequence[CheckpointRow]) -> str:
 
 def _base_of(job: JobRow) -> Any:
     """Returns a value that is equal for jobs whose adapters fit the same loaded model, or None without an adapter."""
-    spec: dict[str, Any] = json.loads(job.spec)
-    model = spec["model"] or {"args": {}}
+    spec = read_spec(job.spec)
+    if (model := spec["model"]) is None or not model["args"].get("peft"):
+        return None
     args = {name: value for name, value in model["args"].items() if name != "peft"}
-    if not model["args"].get("peft") or not args.get("path") or args.get("from_scratch"):
+    if not args.get("path") or args.get("from_scratch"):
         return None
     training = {name: value for name, value in spec["training"].items() if name in KEPT_TRAINING and name != "seed"}
-    settings = {name: spec.get(name) for name in ("processor", "collator", "code", "env", "secrets")}
+    settings = {name: value for name, value in spec.items() if name in KEPT_SETTINGS}
     return model["use"], args, spec["data"]["map"], training, spec["resources"]["pool"], settings
 
 
@@ -227,8 +230,8 @@ def end_sessions(conn: Connection, project: str, job_id: JobId, now: int, *, by:
     """Cancels the sessions that answer with checkpoints of a job, and returns those that have not ended yet."""
     for row in _open_sessions(conn, job_id):
         cancel(conn, project, row.id, StopMode.GRACEFUL, now, by=by)
-    return [row.id for row in jobs.started_from(conn, job_id) if json.loads(row.spec).get("serve")]
+    return [row.id for row in jobs.started_from(conn, job_id) if is_session(read_spec(row.spec))]
 
 
 def _is_open_session(row: JobRow) -> bool:
-    return row.state in OPEN and row.desired is Desired.RUN and bool(json.loads(row.spec).get("serve"))
+    return row.state in OPEN and row.desired is Desired.RUN and is_session(read_spec(row.spec))

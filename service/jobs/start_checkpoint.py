@@ -21,6 +21,7 @@ from footplate.contract.messages import CheckpointOffer
 from footplate.contract.spec import JobSpec
 from service.store import checkpoints, jobs
 from service.store.rows import CheckpointRow, JobRow
+from service.store.stored_spec import read_spec
 
 WEIGHTS_ALONE = 'take the weights alone: "mode": "weights"'
 
@@ -114,7 +115,7 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
     place = spec.resume_from
     if place is None or place.mode == "weights" or (spec.data.train is None and spec.loop is None):
         return
-    other_spec: dict[str, Any] = json.loads(job.spec)
+    other_spec = read_spec(job.spec)
     if bool(other_spec.get("loop")) is not (spec.loop is not None):
         which = f"this job, and not job {job.id}," if spec.loop else f"job {job.id}, and not this one,"
         detail = f"{which} has a loop of its own: neither can continue from the other's checkpoints"
@@ -122,10 +123,10 @@ def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:
         return
     if spec.loop is not None:
         return
-    before, now = other_spec["training"], spec.as_json()["training"]
-    if before.get("save_only_model"):
+    if other_spec["training"].get("save_only_model"):
         detail = f"job {job.id} has save_only_model: its checkpoints hold a model, and no state to continue from"
         yield Problem("/resume_from/mode", "cannot_continue", detail, WEIGHTS_ALONE)
+    before, now = dict[str, Any](other_spec["training"]), spec.as_json()["training"]
     for name in fixed(spec.training):
         if before.get(name) != now.get(name):
             old_value = json.dumps(before[name]) if name in before else "left out"

@@ -15,7 +15,8 @@ from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, JobState
 from service.store.jobs import COLUMNS, to_row
-from service.store.rows import JobPage, JobRow, is_training
+from service.store.rows import JobPage, JobRow
+from service.store.stored_spec import read_spec, trains
 from service.store.tables import IS_QUEUED, checkpoints, job_tags, jobs
 
 Sort = Literal["-created", "created", "-priority", "priority", "-name", "name"]
@@ -61,7 +62,7 @@ def newest_trainings(
     trainings: list[JobRow] = []
     while len(trainings) < limit:
         rows = _rows(conn, filter, _Order("-created"), None if after is None else (0, after), limit)
-        trainings += [row for row in rows if is_training(row.spec, row.needs) and matches(row)]
+        trainings += [row for row in rows if not row.runs_elsewhere and trains(read_spec(row.spec)) and matches(row)]
         if len(rows) < limit:
             break
         after = rows[-1].id

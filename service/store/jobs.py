@@ -17,6 +17,7 @@ from service.store.database import NewRow, insert_rows
 from service.store.mapping import columns_of, values_of
 from service.store.queue import explained, explanations, shape_of
 from service.store.rows import NO_NEEDS, JobRow
+from service.store.stored_spec import is_session, read_spec
 from service.store.tables import (
     IS_ACTIVE,
     attempts,
@@ -99,7 +100,7 @@ def peek(conn: Connection, job_id: JobId) -> JobRow | None:
 def serving(conn: Connection) -> dict[JobId, int]:
     """Returns the running serving sessions of all projects, each with its priority."""
     rows = conn.execute(_MAY_SERVE)
-    return {JobId(row.id): row.priority for row in rows if json.loads(row.spec).get("serve")}
+    return {JobId(row.id): row.priority for row in rows if is_session(read_spec(row.spec))}
 
 
 def started_from(conn: Connection, job_id: JobId) -> list[JobRow]:

@@ -47,14 +47,6 @@ Moment = Annotated[int, BigInteger(), text_of]
 
 
 NO_NEEDS = "null"
-
-
-def is_training(spec: str, needs: str) -> bool:
-    """Returns False for a job that serves or exports the checkpoint of another one, or that runs elsewhere."""
-    document = json.loads(spec)
-    return not (needs == NO_NEEDS or document.get("serve") or document.get("export"))
-
-
 NO_FENCE = Fence(0)
 
 
@@ -113,7 +105,7 @@ class JobRow:
     outputs: Words | None = None
     """The path of the folder of outputs, relative to the artifact store."""
     spec: Json
-    """JSON: the effective spec."""
+    """JSON: the effective spec. `read_spec` of `stored_spec.py` reads its fields."""
     starts_from: CheckpointId | None = None
     """The checkpoint of another job from which this job starts, as long as it has no checkpoint of its own."""
     warnings: Json | None = None

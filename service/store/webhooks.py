@@ -17,7 +17,8 @@ from footplate.contract.errors import NotFound
 from footplate.contract.ids import JobId, WebhookId, new_delivery_id
 from footplate.contract.lifecycle import TERMINAL, JobState, Reason
 from service.store.mapping import columns_of, values_of
-from service.store.rows import DeliveryRow, JobRow, WebhookRow, is_training
+from service.store.rows import NO_NEEDS, DeliveryRow, JobRow, WebhookRow
+from service.store.stored_spec import read_spec, trains
 from service.store.tables import IS_PENDING, deliveries, jobs, webhooks
 from service.store.times import text_of
 
@@ -157,7 +158,8 @@ def write_deliveries(conn: Connection, change: StateChange, now: int) -> None:
     if any(webhook.format == OPENAI for webhook in wanting):
         spec, needs = conn.execute(select(jobs.c.spec, jobs.c.needs).where(jobs.c.id == change.job)).one()
         # OpenAI's list of fine-tuning jobs leaves out other jobs, such as serving sessions.
-        wanting = [webhook for webhook in wanting if webhook.format != OPENAI or is_training(spec, needs)]
+        is_training = needs != NO_NEEDS and trains(read_spec(spec))
+        wanting = [webhook for webhook in wanting if webhook.format != OPENAI or is_training]
     rows = [values_of(_delivery(webhook, change, now)) for webhook in wanting]
     if rows:
         conn.execute(insert(deliveries), rows)

@@ -98,4 +98,4 @@ def test_every_hub_name_in_a_spec_is_listed_with_its_pointer():
     ],
 )
 def test_an_exported_model_names_its_base_if_that_is_a_repository(path, repository):
-    assert base_model({"use": "hf/causal-lm", "args": {"path": path}}) == repository
+    assert base_model({"path": path}) == repository

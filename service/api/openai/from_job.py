@@ -18,6 +18,7 @@ from footplate.contract.lifecycle import JobState
 from service.api.openai.models import FileObject, FineTuningJob, JobCheckpoint, JobError, JobEvent, ModelObject
 from service.api.openai.names import model_name
 from service.store.rows import CheckpointRow, EventRow, FileRow, JobRow, loads
+from service.store.stored_spec import read_spec
 
 PURPOSE = "fine-tune"
 """The purpose of every file. Footplate stores no purposes, because every file holds rows to train on."""
@@ -54,7 +55,7 @@ def seconds(milliseconds: int) -> int:
 
 
 def job(row: JobRow, now_ms: int) -> FineTuningJob:
-    spec, tune = json.loads(row.spec), _tuning(row)
+    spec, tune = read_spec(row.spec), _tuning(row)
     method = tune["method"]
     return FineTuningJob(
         id=row.id,
@@ -65,8 +66,8 @@ def job(row: JobRow, now_ms: int) -> FineTuningJob:
         fine_tuned_model=name_of(row) if row.state is JobState.SUCCEEDED else None,
         organization_id=row.project,
         status=STATUSES[row.state],
-        training_file=_file_of(spec["data"].get("train")) or "",
-        validation_file=_file_of(spec["data"].get("eval")),
+        training_file=_file_of(spec["data"]["train"]) or "",
+        validation_file=_file_of(spec["data"]["eval"]),
         result_files=[results_id(row.id)] if row.state is JobState.SUCCEEDED else [],
         trained_tokens=_tokens(row) if row.state.is_terminal else None,
         seed=spec["training"].get("seed", 42),
@@ -213,20 +214,19 @@ def _tuning(row: JobRow) -> Json:
     tune: Json | None = loads(row.fine_tune)
     if tune is not None:
         return tune
-    spec = json.loads(row.spec)
-    training = spec["training"]
-    trainer = spec.get("trainer")
-    method = METHODS.get(trainer.get("use", "") if isinstance(trainer, dict) else str(trainer), "supervised")
+    spec = read_spec(row.spec)
+    training, trainer = spec["training"], spec.get("trainer") or {}
+    method = METHODS.get(trainer.get("use", ""), "supervised")
     hyperparameters = {
         "n_epochs": training.get("num_train_epochs", 3),
         "batch_size": training.get("per_device_train_batch_size", 8),
         "learning_rate_multiplier": 1.0,
     }
-    component = spec.get("model") or spec.get("loop") or {}
+    component = spec["model"] or spec["loop"] or {}
     path = component.get("args", {}).get("path")
     return {
         "model": path or component.get("use") or component.get("script") or "",
-        "suffix": spec.get("name"),
+        "suffix": spec["name"],
         "method": {"type": method, method: {"hyperparameters": hyperparameters}},
         "integrations": [],
     }

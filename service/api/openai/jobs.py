@@ -47,6 +47,7 @@ from service.jobs.submit import Submitted
 from service.store import checkpoints, events, jobs
 from service.store.job_list import JobFilter, newest_trainings
 from service.store.rows import JobRow
+from service.store.stored_spec import read_spec
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
@@ -146,7 +147,7 @@ def _tuned(conn: Connection, project: str, name: ModelName, table: Mapping[str, 
     The operator's entry for the base model says how it is trained.
     """
     row = jobs.get(conn, project, name.job)
-    spec, saved_checkpoints = json.loads(row.spec), checkpoints.of_job(conn, row.id)
+    spec, saved_checkpoints = read_spec(row.spec), checkpoints.of_job(conn, row.id)
     checkpoint = final_name(spec, saved_checkpoints)
     if name.step is not None:
         checkpoint_ids = [item.id for item in saved_checkpoints if item.step == name.step]
@@ -156,7 +157,7 @@ def _tuned(conn: Connection, project: str, name: ModelName, table: Mapping[str, 
             raise UnknownModel(detail, hint=hint, parameter="model")
         checkpoint = checkpoint_ids[0]
     base = from_job.base_of(row)
-    job_fields = {field: spec[field] for field in ("model", "processor", "resources") if spec.get(field)}
+    job_fields = {name: value for name, value in spec.items() if name in ("model", "processor", "resources") and value}
     partial_spec = {**(base_models.find(table, base) or {}), **job_fields}
     return Base(base, partial_spec, {"job": row.id, "checkpoint": checkpoint, "mode": "weights"})
 

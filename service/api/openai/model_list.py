@@ -5,8 +5,6 @@ The list leaves out models that cannot read texts, because OpenAI's clients offe
 
 from __future__ import annotations
 
-import json
-
 from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 
@@ -24,6 +22,7 @@ from service.serving import end_sessions
 from service.store import checkpoints, jobs
 from service.store.job_list import JobFilter, newest_trainings
 from service.store.rows import JobRow
+from service.store.stored_spec import read_spec
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
@@ -70,8 +69,9 @@ async def delete_model(request: Request, model: str) -> Deleted:
 
 def _reads_texts(row: JobRow) -> bool:
     """Returns True if the job trained a model of these libraries. Chats, completions or embeddings can use it."""
-    spec = json.loads(row.spec)
-    return str((spec.get("model") or {}).get("use")).startswith(READ_TEXTS) and bool(spec["data"].get("train"))
+    spec = read_spec(row.spec)
+    model = spec["model"]
+    return model is not None and model["use"].startswith(READ_TEXTS) and spec["data"]["train"] is not None
 
 
 def _base(name: str) -> ModelObject:
