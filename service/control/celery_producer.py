@@ -16,7 +16,6 @@ from service.store.queue import UnclaimedSource
 
 if TYPE_CHECKING:
     from celery import Celery
-    from kombu.entity import Queue
 
 
 class CeleryProducer:
@@ -24,7 +23,6 @@ class CeleryProducer:
 
     def __init__(self, redis_url: str) -> None:
         self._redis_url = redis_url
-        self._queues: dict[NodeId, Queue] = {}
 
     @cached_property
     def _app(self) -> Celery:
@@ -36,7 +34,6 @@ class CeleryProducer:
             task_serializer="json",
             accept_content=["json"],
             task_ignore_result=True,
-            task_create_missing_queues=False,
             # Only control's own loop retries, because a retry inside of Celery would send twice and hide an outage.
             task_publish_retry=False,
             broker_connection_retry=False,
@@ -56,27 +53,17 @@ class CeleryProducer:
             producer.connection.default_channel.client.ping()
 
     def send(self, node: NodeId, job: JobId, attempt: int, fence: Fence) -> None:
+        # Celery creates the queue with an exchange of the same name, as the node does.
         self._app.send_task(
             keys.TASK,
             kwargs={"job": job, "attempt": attempt, "fence": fence},
-            queue=self._queue(node),
+            queue=keys.queue(node),
             ignore_result=True,
             retry=False,
         )
 
     def close(self) -> None:
         self._app.close()
-
-    def _queue(self, node: NodeId) -> Queue:
-        # A Queue object instead of a name, because a name that is not configured raises. An empty exchange with a
-        # routing key puts messages into a list called `celery`, which no worker reads.
-        from kombu.entity import Exchange, Queue
-
-        if node not in self._queues:
-            name = keys.queue(node)
-            exchange = Exchange(name, type="direct")  # type: ignore[no-untyped-call]
-            self._queues[node] = Queue(name, exchange, routing_key=name)  # type: ignore[no-untyped-call]
-        return self._queues[node]
 
 
 def send_all(
