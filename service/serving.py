@@ -25,8 +25,8 @@ from footplate.contract.lifecycle import JobState, Reason, StopMode
 from footplate.contract.serving import SILENCE_SECONDS, AnswerPiece, AnswerPieceKind, ServingRequest, Work
 from service.deps import LARGE, Services, in_thread_if_large, services_of
 from service.jobs import serving
-from service.jobs.cancel import cancel
 from service.jobs.serving import OPEN, ServedCheckpoint, find, open_session, running_sessions, session_spec
+from service.jobs.stopping import cancel
 from service.problems import TooManyRequests
 from service.redis_client import UNREACHABLE
 from service.store import jobs

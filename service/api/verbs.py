@@ -26,10 +26,9 @@ from service.deps import (
     read_model,
     services_of,
 )
-from service.jobs.cancel import cancel
 from service.jobs.do import Do, do
-from service.jobs.pause import pause
 from service.jobs.resume import NO_CHANGES, Resume, resume
+from service.jobs.stopping import cancel, pause
 from service.store.rows import JobRow
 from service.store.times import now_ms
 

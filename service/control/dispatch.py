@@ -64,7 +64,8 @@ async def watch_epoch(state: ControlState) -> None:
     try:
         is_new = await state.io.redis.set(keys.EPOCH, uuid7(), nx=True)
     except ResponseError:
-        state.record_redis_refusal()
+        # Redis is full or a replica, so workers cannot send heartbeats.
+        state.renew_leases()
         raise
     if is_new:
         state.memory.send_everything = True

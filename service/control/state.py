@@ -215,10 +215,6 @@ class ControlState:
             self.renew_leases()
         self.redis_ok = True
 
-    def record_redis_refusal(self) -> None:
-        """Renews leases while Redis is full or a replica, because workers cannot send heartbeats."""
-        self.renew_leases()
-
 
 def push_reply(pipeline: Any, key: str, message: ProtocolMessage) -> None:
     """Adds a reply to a pipeline. The list expires, because its reader may be dead."""

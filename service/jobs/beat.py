@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -91,30 +90,17 @@ def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
     return Stop(because=because, mode=job.stop_mode, within_seconds=max(0.0, stop_left(job)))
 
 
-@dataclass(slots=True, kw_only=True)
-class NodeBeatEffects(Effects):
-    reply: NodeReply
-    has_new_capacity: bool = False
-    """True if the node takes work and its row has changed, so that waiting jobs may fit now."""
-
-
-def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings) -> NodeBeatEffects:
+def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, effects: Effects) -> NodeReply:
+    """Returns the reply to a node's heartbeat. Adds the changes of jobs to `effects`."""
     previous = nodes.find(conn, beat.node)
     if previous is not None and beat.boot < previous.boot:
         why = f"node {beat.node} was started again under a later boot id, so this older worker gets no work"
-        return NodeBeatEffects(reply=NodeReply(number=beat.number, refused=why))
+        return NodeReply(number=beat.number, refused=why)
     if beat.catalogue is not None and beat.catalogue_hash is not None:
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
     row = _row(conn, beat, previous, now)
     changed = _keep(conn, row, previous)
-    digest = beat.catalogue_hash
-    reply = NodeReply(
-        number=beat.number,
-        catalogue_known=digest if digest is not None and nodes.knows_catalogue(conn, digest) else None,
-        drain=row.drain_requested,
-        refused=row.refused or (None if row.store_ok else row.trouble or UNREADABLE_STORE),
-    )
-    effects = NodeBeatEffects(reply=reply, has_new_capacity=changed and row.takes_work)
+    effects.has_new_capacity |= changed and row.takes_work
     for source in attempts.open_sources(conn, [beat.node]):
         if source.claim is not None and source.boot != beat.boot:
             lose(conn, source.job_id, source.attempt, "its node was started again", now, settings, effects)
@@ -126,7 +112,13 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
             lose(conn, source.job_id, source.attempt, why, now, settings, effects)
         elif row.draining or row.drain_requested:
             _drain(conn, source, beat.name, now, settings, effects)
-    return effects
+    digest = beat.catalogue_hash
+    return NodeReply(
+        number=beat.number,
+        catalogue_known=digest if digest is not None and nodes.knows_catalogue(conn, digest) else None,
+        drain=row.drain_requested,
+        refused=row.refused or (None if row.store_ok else row.trouble or UNREADABLE_STORE),
+    )
 
 
 def _row(conn: Connection, beat: NodeBeat, stored: NodeRow | None, now: int) -> NodeRow:
@@ -182,7 +174,7 @@ def _keep(conn: Connection, row: NodeRow, stored: NodeRow | None) -> bool:
 
 
 def _drain(
-    conn: Connection, source: SourceRow, name: str, now: int, settings: ServiceSettings, beaten: NodeBeatEffects
+    conn: Connection, source: SourceRow, name: str, now: int, settings: ServiceSettings, effects: Effects
 ) -> None:
     """Stops a job on a draining node after a checkpoint, so that the job continues on another node.
 
@@ -197,11 +189,11 @@ def _drain(
             stop_seconds=settings.stop_seconds, now=now,
             message=f"{name} is draining: the job saves a checkpoint and continues on another node",
         )  # fmt: skip
-        beaten.stop_requested.add(job.id)
+        effects.stop_requested.add(job.id)
     else:
         withdraw(conn, job, now)
         jobs.move(
             conn, job.id, to=JobState.QUEUED, expect=[JobState.STARTING], attempt=job.attempt, reason=Reason.DRAINED,
             message=f"{name} is draining, and the attempt had not begun: the job is placed on another node", now=now,
         )  # fmt: skip
-    beaten.jobs.add(job.id)
+    effects.jobs.add(job.id)

@@ -63,12 +63,9 @@ class Effects:
     jobs: set[JobId] = field(default_factory=set)
     """Jobs whose state has changed, or that have new events."""
     stop_requested: set[JobId] = field(default_factory=set)
+    has_new_capacity: bool = False
+    """True if a node takes work and its row has changed, so that waiting jobs may fit now."""
     counts: Counts = field(default_factory=Counts)
-
-    def add(self, other: Effects) -> None:
-        self.jobs |= other.jobs
-        self.stop_requested |= other.stop_requested
-        self.counts.add(other.counts)
 
 
 @dataclass(frozen=True, slots=True)

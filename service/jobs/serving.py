@@ -19,10 +19,10 @@ from footplate.contract.lifecycle import Desired, JobState, StopMode
 from footplate.contract.serving import AdapterOffer
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Serve
-from service.jobs.cancel import cancel
 from service.jobs.fork import document_of
 from service.jobs.model_card import model_card
 from service.jobs.start_checkpoint import choose
+from service.jobs.stopping import cancel
 from service.jobs.submit import Submission
 from service.store import checkpoints, jobs
 from service.store.checkpoints import BEST, LATEST

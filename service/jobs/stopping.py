@@ -1,4 +1,7 @@
-"""The common steps of cancel and pause: ends a job that no worker runs, and sends a stop request to a worker."""
+"""Cancels and pauses jobs. A cancel has priority over a pause, a drain and a retry.
+
+A paused job saves a checkpoint, frees its slots, and continues when it is resumed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import ACTIVE, Action, Desired, JobState, Reason, StopMode
 from service.store import attempts, events, jobs
 from service.store.rows import JobRow
+
+_HARDNESS = [StopMode.CHECKPOINT, StopMode.GRACEFUL, StopMode.KILL]
 
 
 def lock_for(verb: Action, conn: Connection, project: str, job_id: JobId) -> JobRow:
@@ -36,17 +41,19 @@ def withdraw(conn: Connection, job: JobRow, now: int) -> None:
     attempts.end_sources(conn, job.id, job.attempt, now)
 
 
-def stop(
+def _stop(
     conn: Connection, job: JobRow, *, to: JobState, desired: Desired, reason: Reason, mode: StopMode,
     stop_seconds: float, now: int, by: str | None,
-) -> None:  # fmt: skip
+) -> JobRow:  # fmt: skip
     """Sends a stop request to the worker that holds the job. Moves a job that no worker holds to the state `to`."""
     if job.state.holds_slots and is_claimed(conn, job):
         request_stop(conn, job, desired=desired, reason=reason, mode=mode, stop_seconds=stop_seconds, now=now, by=by)
-        return
-    if job.state is JobState.STARTING:
-        withdraw(conn, job, now)
-    jobs.move(conn, job.id, to=to, expect=[job.state], reason=reason, now=now, by=by, desired=desired, not_before=None)
+    else:
+        if job.state is JobState.STARTING:
+            withdraw(conn, job, now)
+        columns: dict[str, Any] = {"desired": desired, "not_before": None}
+        jobs.move(conn, job.id, to=to, expect=[job.state], reason=reason, now=now, by=by, **columns)
+    return jobs.get(conn, job.project, job.id)
 
 
 def request_stop(
@@ -66,6 +73,52 @@ def request_stop(
     jobs.change(conn, job.id, now=now, reason=reason, message=message, **columns)
     data = {"state": job.state, "reason": reason, "message": message}
     events.append(conn, job.id, Kind.STATE, data, now, by=by)
+
+
+def cancel(
+    conn: Connection,
+    project: str,
+    job_id: JobId,
+    mode: StopMode,
+    now: int,
+    *,
+    stop_seconds: float = 60.0,
+    by: str | None = None,
+) -> JobRow:
+    """Cancels a job and returns the job. Raises NotFound, or Conflict if the job has already succeeded or failed.
+
+    A second cancel with a harder mode replaces the first one.
+    """
+    job = lock_for(Action.CANCEL, conn, project, job_id)
+    if job.state is JobState.CANCELLED or _is_under_way(job, mode):
+        return job
+    if job.state.is_terminal:
+        refuse(job, Action.CANCEL)
+    return _stop(
+        conn, job, to=JobState.CANCELLED, desired=Desired.CANCEL, reason=Reason.CANCEL, mode=mode,
+        stop_seconds=stop_seconds, now=now, by=by,
+    )  # fmt: skip
+
+
+def _is_under_way(job: JobRow, mode: StopMode) -> bool:
+    if job.state is not JobState.STOPPING or job.desired is not Desired.CANCEL:
+        return False
+    return job.stop_mode is not None and _HARDNESS.index(mode) <= _HARDNESS.index(job.stop_mode)
+
+
+def pause(
+    conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0, by: str | None = None
+) -> JobRow:
+    """Pauses a job and returns the job. Raises NotFound, or Conflict if the job has ended or is being cancelled."""
+    job = lock_for(Action.PAUSE, conn, project, job_id)
+    if job.desired is Desired.PAUSE and not job.state.is_terminal:
+        return job
+    if job.state.is_terminal or job.desired is Desired.CANCEL:
+        refuse(job, Action.PAUSE)
+    return _stop(
+        conn, job, to=JobState.PAUSED, desired=Desired.PAUSE, reason=Reason.PAUSE, mode=StopMode.CHECKPOINT,
+        stop_seconds=stop_seconds, now=now, by=by,
+    )  # fmt: skip
 
 
 _STATES = {JobState.SUCCEEDED: "has succeeded", JobState.FAILED: "has failed", JobState.CANCELLED: "was cancelled"}

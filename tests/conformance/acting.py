@@ -15,20 +15,30 @@ from footplate.contract.events import CheckpointData, DoneData, Kind
 from footplate.contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
 from footplate.contract.layout import checkpoint_folder
 from footplate.contract.lifecycle import StopMode
-from footplate.contract.messages import AttemptBeat, AttemptReply, Claim, Denial, EventBatch, Gpu, Grant, NodeBeat
+from footplate.contract.messages import (
+    AttemptBeat,
+    AttemptReply,
+    Claim,
+    Denial,
+    EventBatch,
+    Gpu,
+    Grant,
+    NodeBeat,
+    NodeReply,
+)
 from footplate.contract.spec import JobSpec
 from service.events.changes import IngestEffects
 from service.events.entries import ParsedEntries, read_entries
 from service.events.ingest import ingest
 from service.jobs.amend import amend
-from service.jobs.beat import NodeBeatEffects, attempt_beat, node_beat
-from service.jobs.cancel import cancel
+from service.jobs.beat import attempt_beat, node_beat
+from service.jobs.conclude import Effects
 from service.jobs.delete import delete
-from service.jobs.grant import grant
-from service.jobs.pause import pause
+from service.jobs.inbox import grant
 from service.jobs.place import plan_queue, start
 from service.jobs.rescue import RescueEffects, Timers, rescue, stop_left
 from service.jobs.resume import NO_CHANGES, Resume, resume
+from service.jobs.stopping import cancel, pause
 from service.jobs.submit import IdempotencyUse, Submission, Submitted
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, queue
@@ -141,11 +151,17 @@ class Stage:
         return node
 
     def beat_node(
-        self, node: NodeId, boot: str = "boot-1", slots: int = 4, gpus: list[Gpu] | None = None, **says: Any
-    ) -> NodeBeatEffects:
+        self,
+        node: NodeId,
+        boot: str = "boot-1",
+        slots: int = 4,
+        gpus: list[Gpu] | None = None,
+        effects: Effects | None = None,
+        **says: Any,
+    ) -> NodeReply:
         self.beats += 1
         beat = NodeBeat(node=node, boot=boot, number=self.beats, name=node[-6:], slots=slots, gpus=gpus or [], **says)
-        return self.write(lambda conn: node_beat(conn, beat, self.now, self.settings))
+        return self.write(lambda conn: node_beat(conn, beat, self.now, self.settings, effects or Effects()))
 
     def place(self) -> list[JobId]:
         return self.write(lambda conn: place_waiting(conn, self.now))

@@ -11,6 +11,7 @@ from footplate.contract.errors import Conflict, InvalidSpec, NotFound
 from footplate.contract.layout import outputs_folder
 from footplate.contract.lifecycle import Desired, JobState, Reason, StopMode
 from footplate.contract.messages import Denial, Grant
+from service.jobs.conclude import Effects
 from service.jobs.rescue import node_key
 from service.jobs.resume import Resume
 from service.store import attempts, checkpoints
@@ -402,7 +403,8 @@ def test_a_failed_job_is_counted_once_under_the_reason_that_it_shows(stage: Stag
     stage.rescue()
 
     counted = [+reporting_worker.fails("error").counts.jobs_failed]
-    counted += [+stage.beat_node(node.node, boot="boot-2").counts.jobs_failed]
+    stage.beat_node(node.node, boot="boot-2", effects=(effects := Effects()))
+    counted.append(+effects.counts.jobs_failed)
     stage.later(SETTINGS.lease_seconds + 1)
     counted += [+stage.rescue().counts.jobs_failed, +stage.rescue().counts.jobs_failed]
 
@@ -501,9 +503,9 @@ def test_a_stop_that_a_node_ignores_ends_at_its_deadline(stage: Stage) -> None:
 def test_a_restarted_node_loses_the_attempts_that_it_ran(stage: Stage) -> None:
     job, worker = stage.running()
 
-    beaten = stage.beat_node(worker.node, boot="boot-2")
+    stage.beat_node(worker.node, boot="boot-2", effects=(effects := Effects()))
 
-    assert beaten.counts.attempts_lost == 1
+    assert effects.counts.attempts_lost == 1
     assert stage.job(job).state is JobState.QUEUED
     assert stage.place() == [job]
 
@@ -534,7 +536,7 @@ def test_a_heartbeat_of_an_earlier_boot_is_refused_and_changes_nothing(stage: St
 
     stale = stage.beat_node(worker.node, boot="boot-1")
 
-    assert stale.reply.refused is not None
+    assert stale.refused is not None
     assert stage.job(job).state is JobState.RUNNING
 
 
@@ -543,18 +545,18 @@ def test_a_late_heartbeat_of_an_earlier_boot_that_control_never_saw_is_refused(s
     _, worker = stage.running()
     stage.beat_node(worker.node, boot="boot-3")
 
-    assert stage.beat_node(worker.node, boot="boot-2").reply.refused is not None
-    assert stage.beat_node(worker.node, boot="boot-3").reply.refused is None
+    assert stage.beat_node(worker.node, boot="boot-2").refused is not None
+    assert stage.beat_node(worker.node, boot="boot-3").refused is None
 
 
 def test_a_drained_job_continues_elsewhere_without_using_a_retry(stage: Stage) -> None:
     job, worker = stage.running()
 
-    report = stage.beat_node(worker.node, draining=True)
+    stage.beat_node(worker.node, draining=True, effects=(effects := Effects()))
     reply = worker.beat()
     worker.ends("stopped", "drain", stop="drain")
 
-    assert report.stop_requested == {job}
+    assert effects.stop_requested == {job}
     assert reply.stop is not None
     assert reply.stop.because == "drain"
     row = stage.job(job)

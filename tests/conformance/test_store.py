@@ -352,10 +352,10 @@ def test_a_checkpoint_outside_the_folder_of_its_attempt_is_refused(stage: Stage)
 
 def test_a_catalogue_is_requested_once_and_stored_until_its_last_node_is_lost(stage: Stage) -> None:
     node = stage.node()
-    assert stage.beat_node(node, catalogue_hash="h").reply.catalogue_known is None
+    assert stage.beat_node(node, catalogue_hash="h").catalogue_known is None
     body = {"models": {"toy/mlp": {}}}
-    assert stage.beat_node(node, catalogue_hash="h", catalogue=body).reply.catalogue_known == "h"
-    assert stage.beat_node(node, catalogue_hash="h").reply.catalogue_known == "h"
+    assert stage.beat_node(node, catalogue_hash="h", catalogue=body).catalogue_known == "h"
+    assert stage.beat_node(node, catalogue_hash="h").catalogue_known == "h"
     assert stage.read(nodes.catalogues) == [body]
 
     stage.rescue()
@@ -370,7 +370,7 @@ def test_a_node_of_a_later_protocol_is_refused_with_the_reason(stage: Stage) -> 
     before, after = PROTOCOL - 1, PROTOCOL + 1
     old, new = stage.node(protocol=before), stage.node(protocol=after)
 
-    answers = {node: stage.beat_node(node, protocol=p).reply.refused for node, p in ((old, before), (new, after))}
+    answers = {node: stage.beat_node(node, protocol=p).refused for node, p in ((old, before), (new, after))}
 
     assert answers[old] is None
     assert f"protocol {after}" in (answers[new] or "")
@@ -382,15 +382,15 @@ def test_one_gpu_cannot_be_announced_by_two_nodes(stage: Stage) -> None:
     first = stage.node(gpus=[card])
     second = stage.node(gpus=[card])
 
-    assert "GPU-1" in (stage.beat_node(second, gpus=[card]).reply.refused or "")
-    assert stage.beat_node(first, gpus=[card]).reply.refused is None
+    assert "GPU-1" in (stage.beat_node(second, gpus=[card]).refused or "")
+    assert stage.beat_node(first, gpus=[card]).refused is None
 
 
 def test_a_drained_node_gets_no_jobs_until_the_operator_ends_the_drain(stage: Stage) -> None:
     job, worker = stage.running()
     stage.write(lambda conn: nodes.request_drain(conn, worker.node, drain=True))
 
-    assert stage.beat_node(worker.node).reply.drain
+    assert stage.beat_node(worker.node).drain
     assert stage.job(job).state is JobState.STOPPING
     worker.ends("stopped", "drain", stop="drain")
     assert stage.place() == []

@@ -33,7 +33,7 @@ from footplate.contract.serving import SLOT_WANTED
 from service.control.duties import DUTIES, Duty
 from service.control.process import Control
 from service.control.state import ControlState, LockUncertain
-from service.jobs.cancel import cancel
+from service.jobs.stopping import cancel
 from service.jobs.submit import Submission
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs

@@ -7,7 +7,7 @@ from typing import Any
 from tests.faults.off import switch
 
 
-@switch("one grant for each attempt", module="service.jobs.grant")
+@switch("one grant for each attempt", module="service.jobs.inbox")
 def grant_everyone(grant: Any) -> None:
     """Grants every claim, as if the row had no claim yet."""
     from sqlalchemy import update
@@ -24,7 +24,7 @@ def grant_everyone(grant: Any) -> None:
     grant.attempts.claim = unguarded
 
 
-@switch("a claim is checked for its fence and node", module="service.jobs.grant")
+@switch("a claim is checked for its fence and node", module="service.jobs.inbox")
 def ignore_fence_and_node(grant: Any) -> None:
     """Grants every claim of the job, whichever fence, attempt or node it names."""
     guarded = grant.attempts.claim

@@ -43,7 +43,7 @@ def run_leases_while_redis_is_unreachable(control: Any) -> None:
         self.redis_ok, self.memory.redis_answered_at = True, math.inf
 
     control.ControlState.record_redis_answer = always_fine
-    control.ControlState.record_redis_outage = control.ControlState.record_redis_refusal = lambda self: None
+    control.ControlState.record_redis_outage = control.ControlState.renew_leases = lambda self: None
 
 
 @switch("a stop is repeated until it is received", module="service.control.inbox")

@@ -18,6 +18,7 @@ from footplate.contract.messages import BOOT_ID, FileRoot, FileRoots, NodeBeat
 from service import readiness
 from service.counters import Counts, prometheus_name
 from service.jobs.beat import node_beat
+from service.jobs.conclude import Effects
 from service.metrics import Meters
 from service.redis_client import RedisNotifier
 from service.store import nodes, schema
@@ -41,7 +42,7 @@ async def a_node(api: Api, **changes: Any) -> str:
             "catalogue": CATALOGUE, **changes,
         }
     )  # fmt: skip
-    await api.db.write(lambda conn: node_beat(conn, beat, now_ms(), api.services.settings))
+    await api.db.write(lambda conn: node_beat(conn, beat, now_ms(), api.services.settings, Effects()))
     await api.services.catalogues.refresh()
     return beat.node
 
