@@ -12,14 +12,13 @@ from starlette.responses import Response
 
 from footplate.contract.events import METRIC_KINDS, Kind
 from footplate.contract.ids import JobId
-from footplate.contract.resources.history import AttemptList, EventList, Line, LineList, MetricList
+from footplate.contract.resources.history import AttemptList, EventList, LineList, MetricList
 from service.api import views
 from service.api.documented import media_type_response
 from service.api.formats import TEXT, VARIES, clean, wants
 from service.deps import JobPath, Services, StrictRoute, job_id, services_of
 from service.problems import comma_list, require_known
 from service.store import attempts, events, jobs, log_lines, nodes
-from service.store.log_lines import LineFilter, LinePage, LineRow
 from service.store.rows import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["history"])
@@ -134,26 +133,18 @@ async def list_lines(
 ) -> LineList | Response:
     """Returns a page. Each page searches a limited number of events, so it may be empty although a next page exists."""
     services = services_of(request)
-    line_filter = LineFilter(job_id(job), stream, rank, grep)
 
-    def read(conn: Connection) -> LinePage:
-        head = jobs.get(conn, services.project, line_filter.job).last_no
-        return log_lines.page(conn, line_filter, after, limit, head)
+    def read(conn: Connection) -> LineList:
+        head = jobs.get(conn, services.project, job_id(job)).last_no
+        return log_lines.page(conn, job_id(job), head, after, limit, stream=stream, rank=rank, grep=grep)
 
     page = await services.db.read(read)
-    following = str(page.last) if page.has_more else None
     if wants(request, TEXT):
         headers = {**VARIES, "Footplate-Last": str(page.last)}
-        if following:
-            url = URL(scope=request.scope).include_query_params(after=following)
+        if page.next_cursor:
+            url = URL(scope=request.scope).include_query_params(after=page.next_cursor)
             headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-        lines = "".join(f"{clean(row.text)}\n" for row in page.rows)
+        lines = "".join(f"{clean(line.text)}\n" for line in page.data)
         return Response(lines, 200, headers, f"{TEXT}; charset=utf-8")
     response.headers.update(VARIES)
-    return LineList(data=tuple(map(_line, page.rows)), next_cursor=following, last=page.last)
-
-
-def _line(row: LineRow) -> Line:
-    # A printed line may contain a lone surrogate, which cannot be written as UTF-8.
-    text = row.text.encode("utf-8", "replace").decode()
-    return Line(no=row.no, at=row.at, attempt=row.attempt, rank=row.rank, stream=row.stream, text=text)
+    return page

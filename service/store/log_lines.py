@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select
 
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
+from footplate.contract.resources.history import Line, LineList
 from service.store.tables import events
 
 STRIDE = 10_000
@@ -25,57 +24,30 @@ _LINES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LineRow:
-    no: int
-    at: str
-    attempt: int
-    rank: int
-    stream: str
-    text: str
+def page(
+    conn: Connection, job: JobId, head: int, after: int, limit: int, *, stream: str | None, rank: int | None,
+    grep: str | None,
+) -> LineList:  # fmt: skip
+    """Returns the next matching lines after event `after`. `head` is the number of the job's newest event.
 
-
-@dataclass(frozen=True, slots=True)
-class LineFilter:
-    job: JobId
-    stream: str | None = None
-    rank: int | None = None
-    grep: str | None = None
-
-    def takes(self, row: LineRow) -> bool:
-        return (
-            self.stream in (None, row.stream)
-            and self.rank in (None, row.rank)
-            and (self.grep is None or self.grep in row.text)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class LinePage:
-    rows: list[LineRow]
-    last: int
-    """The number of the last event that was read."""
-    has_more: bool
-
-
-def page(conn: Connection, line_filter: LineFilter, after: int, limit: int, head: int) -> LinePage:
-    """Returns the next matching lines after event `after`. Each query reads a range of event numbers.
-
-    Event numbers have no gaps, so the length of the range limits the number of rows that a query reads.
+    Each query reads a range of event numbers. They have no gaps, so the length of the range limits the number of rows
+    that a query reads.
     """
-    rows: list[LineRow] = []
+    lines: list[Line] = []
     last, reach = after, min(head, after + REACH)
-    while last < reach:
+    while last < reach and len(lines) < limit:
         last, first = min(last + STRIDE, reach), last
-        for row in filter(line_filter.takes, _between(conn, line_filter.job, first, last)):
-            rows.append(row)
-            if len(rows) == limit:
-                return LinePage(rows, row.no, row.no < head)
-    return LinePage(rows, last, last < head)
-
-
-def _between(conn: Connection, job: JobId, after: int, to: int) -> Iterator[LineRow]:
-    for row in conn.execute(_LINES, {"job_id": job, "after_no": after, "to_no": to}):
-        # The faster parser refuses half a surrogate pair, which a printed line may hold.
-        data = json.loads(row.data)
-        yield LineRow(row.no, row.at, row.attempt, row.rank, str(data.get("stream", "")), str(data.get("text", "")))
+        for row in conn.execute(_LINES, {"job_id": job, "after_no": first, "to_no": last}):
+            # The faster parser refuses half a surrogate pair, which a printed line may hold.
+            data = json.loads(row.data)
+            line_stream, text = str(data.get("stream", "")), str(data.get("text", ""))
+            if stream in (None, line_stream) and rank in (None, row.rank) and (grep is None or grep in text):
+                # Half a surrogate pair cannot be written as UTF-8.
+                text = text.encode("utf-8", "replace").decode()
+                lines.append(
+                    Line(no=row.no, at=row.at, attempt=row.attempt, rank=row.rank, stream=line_stream, text=text)
+                )
+                if len(lines) == limit:
+                    last = row.no
+                    break
+    return LineList(data=tuple(lines), next_cursor=str(last) if last < head else None, last=last)
