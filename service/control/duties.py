@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from footplate.contract import keys
+from footplate.contract.crash_points import Moment, reached
 from service.control.cleanup import prune, rotate
 from service.control.dispatch import dispatch, watch_epoch
 from service.control.inbox import push, read_inbox
 from service.control.ingest import ingest
 from service.control.place import place
-from service.control.rescue import RESCUE_SECONDS, rescue
-from service.control.state import BLOCK_SECONDS, ControlState
+from service.control.state import BLOCK_SECONDS, STALE_SECONDS, ControlState
+from service.jobs import rescue as rescue_operation
+
+log = logging.getLogger("footplate.control")
 
 GATHER_SECONDS = 0.02
 """The pause between two runs of `decide`. A wake-up after the pause starts a run at once. All wake-ups during the
 pause together start one run."""
+RESCUE_SECONDS = 1.0
 PRUNE_SECONDS = 3600.0
 
 
@@ -55,6 +60,30 @@ async def listen(state: ControlState) -> None:
 async def deliver(state: ControlState) -> None:
     """Sends the webhook deliveries whose time of sending or of retry has come."""
     await state.webhook_sender.run_once()
+
+
+async def rescue(state: ControlState) -> None:
+    """Declares attempts and nodes lost if their lease or deadline is over, and starts their jobs again.
+
+    Nothing is declared lost while heartbeats may be unread because control or Redis was frozen.
+    """
+    memory, settings = state.memory, state.settings
+    clock, now = state.io.clock(), state.io.now_ms()
+    if clock - memory.rescued_at > max(settings.lease_seconds / 3, 5 * RESCUE_SECONDS):
+        # This process was frozen or got no CPU time, so unread heartbeats may wait in Redis.
+        memory.timers.restart_all(clock)
+    memory.rescued_at = clock
+    if not state.redis_ok or clock - memory.redis_answered_at > STALE_SECONDS:
+        return
+    rescued = await state.write(lambda conn: rescue_operation.rescue(conn, memory.timers, clock, now, settings))
+    if rescued.jobs:
+        reached(Moment.AFTER_RESCUE_COMMITS)
+    state.counts.add(rescued.counts)
+    for node in rescued.nodes_lost:
+        log.warning("node %s is lost: no heartbeat for %g s", node, settings.lease_seconds)
+    if rescued.jobs or rescued.stop_requested:
+        state.announce(rescued.jobs)
+        state.request_new_plan()
 
 
 _FILES = "could not clean up: %s"

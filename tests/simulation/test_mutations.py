@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import update
 
 from footplate.contract.lifecycle import Desired
+from service.control import duties
 from service.control import ingest as ingest_duty
-from service.control import rescue as rescue_duty
 from service.control.state import ControlState
 from service.events import changes
 from service.events import ingest as ingesting
@@ -149,7 +149,7 @@ def idempotency_keys_are_ignored() -> Off:
 
 @off("not quiet")
 def lost_attempts_are_not_rescued() -> Off:
-    return [patch.object(rescue_duty, "operation", SimpleNamespace(rescue=lambda *_: rescue.RescueEffects()))]
+    return [patch.object(duties, "rescue_operation", SimpleNamespace(rescue=lambda *_: rescue.RescueEffects()))]
 
 
 @off("not quiet")
