@@ -21,8 +21,8 @@ async def dispatch(state: ControlState) -> None:
     """
     memory, clock = state.memory, state.io.clock()
     rows = await state.db.read(queue.unclaimed)
-    memory.timers.forget("start message", but=map(_key, rows))
     due = [row for row in rows if _is_due(state, row, clock)]
+    memory.timers.forget_unread("start message")
     memory.send_everything = False
     if not due:
         return

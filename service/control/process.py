@@ -135,9 +135,7 @@ class Control:
 
     async def _sleep(self, seconds: float) -> None:
         if seconds:
-            with suppress(asyncio.TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._closing.wait()
+            await self._state.io.wait(self._closing, seconds)
 
 
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:

@@ -47,8 +47,8 @@ def look(conn: Connection, project: str, job_id: JobId, name: str) -> Checkpoint
 
     `name` is an id, or `latest` or `best` for the newest or best committed checkpoint.
     """
-    jobs.get(conn, project, job_id)
-    return _named(checkpoints.of_job(conn, job_id), job_id, name)
+    job = jobs.get(conn, project, job_id)
+    return _named(checkpoints.of_job(conn, job_id), job, name)
 
 
 def drop(
@@ -61,7 +61,7 @@ def drop(
     """
     job = jobs.lock_for_user(conn, project, job_id)
     rows = checkpoints.of_job(conn, job_id)
-    row = _named(rows, job_id, name)
+    row = _named(rows, job, name)
     if row.status in (DELETING, DELETED):
         return CheckpointDeletion(row, 0)
     if row.is_pinned:
@@ -107,8 +107,8 @@ def pin(
     Does nothing if the folder has no links any more, because another request has unpinned the checkpoint meanwhile.
     Raises CheckpointNotThere if the checkpoint is not committed, for example because it was deleted meanwhile.
     """
-    jobs.lock_for_user(conn, project, job_id)
-    row = require_committed(_named(checkpoints.of_job(conn, job_id), job_id, name))
+    job = jobs.lock_for_user(conn, project, job_id)
+    row = require_committed(_named(checkpoints.of_job(conn, job_id), job, name))
     if row.is_pinned or not has_links():
         return
     checkpoints.change(conn, row.id, path=path, pinned_from=row.path)
@@ -122,8 +122,8 @@ def unpin(
 
     `back` is the path that the checkpoint had before it was pinned, if its files are still there.
     """
-    jobs.lock_for_user(conn, project, job_id)
-    row = _named(checkpoints.of_job(conn, job_id), job_id, name)
+    job = jobs.lock_for_user(conn, project, job_id)
+    row = _named(checkpoints.of_job(conn, job_id), job, name)
     if not row.is_pinned:
         return row
     path = back if back is not None and back == row.pinned_from else row.path
@@ -150,15 +150,13 @@ def require_committed(row: CheckpointRow) -> CheckpointRow:
     return row
 
 
-def _named(rows: Sequence[CheckpointRow], job_id: JobId, name: str) -> CheckpointRow:
-    row = checkpoints.named(checkpoints.committed(rows) if name in (LATEST, BEST) else rows, name)
+def _named(rows: Sequence[CheckpointRow], job: JobRow, name: str) -> CheckpointRow:
+    choices = checkpoints.committed(rows) if name in (LATEST, BEST) else rows
+    row = checkpoints.named(choices, name)
     if row is not None:
         return row
-    why = {
-        LATEST: f"job {job_id} has no checkpoint {'any more' if rows else 'yet'}",
-        BEST: f"job {job_id} has no best checkpoint: metric_for_best_model is not set, or the checkpoint was deleted",
-    }.get(name, f"job {job_id} has no checkpoint {name[:80]!r}")
-    raise NotFound(why, hint=f"GET /jobs/{job_id}/checkpoints lists them; 'latest' and 'best' are names, too")
+    _, why = start_checkpoint.why_not(rows, choices, job, name[:80])
+    raise NotFound(why, hint=f"GET /jobs/{job.id}/checkpoints lists them; 'latest' and 'best' are names, too")
 
 
 def _add_note(conn: Connection, row: CheckpointRow, change: str, by: str | None, now: int) -> None:

@@ -43,10 +43,8 @@ def column_problems(columns: set[str], maps: Sequence[Component]) -> Iterator[Pr
     """Yields a problem for each column that a map names and the rows lack, until the columns are not known."""
     for index, part in enumerate(maps):
         place = ("data", "map", index, "args")
-        if part.use in ("rename", "keep", "drop"):
-            names: Any = part.args.get("columns")
-            if not isinstance(names, dict | list) or not all(isinstance(name, str) for name in names):
-                return
+        if changes_columns(part):
+            names: Any = part.args["columns"]
             for at, name in enumerate(names):
                 if name not in columns:
                     yield _missing(
@@ -62,6 +60,13 @@ def column_problems(columns: set[str], maps: Sequence[Component]) -> Iterator[Pr
                 return
         else:
             return
+
+
+def changes_columns(component: Component) -> bool:
+    """Returns True for a `rename`, `keep` or `drop` that can be applied to rows without a node."""
+    kind = {"rename": dict, "keep": list, "drop": list}.get(component.use)
+    columns: Any = component.args.get("columns")
+    return kind is not None and isinstance(columns, kind) and all(isinstance(name, str) for name in columns)
 
 
 def columns_after(use: str, names: dict[str, Any] | list[str], columns: set[str]) -> set[str]:

@@ -34,6 +34,7 @@ class Timers:
     def __init__(self) -> None:
         self._since: dict[Hashable, float] = {}
         self._numbers: dict[Hashable, int] = {}
+        self._read: set[Hashable] = set()
         self._all_since = -inf
         self._lock = Lock()
 
@@ -52,6 +53,7 @@ class Timers:
     def elapsed(self, key: Hashable, clock: float) -> float:
         """Returns the seconds since the last heartbeat or restart. For a new key, the first call starts the timer."""
         with self._lock:
+            self._read.add(key)
             return clock - self._since.setdefault(key, clock)
 
     def restart_all(self, clock: float) -> None:
@@ -59,15 +61,14 @@ class Timers:
             self._all_since = clock
             self._since = dict.fromkeys(self._since, clock)
 
-    def forget(self, kind: str, *, but: Iterable[Hashable]) -> None:
-        """Drops the timers of one kind, such as "lease", except those with keys in `but`."""
-        kept_keys = set(but)
+    def forget_unread(self, *kinds: str) -> None:
+        """Drops the timers of these kinds, such as "lease", that `elapsed` has not read since the last call."""
         with self._lock:
-            for timers in (self._since, self._numbers):
-                for key in [
-                    key for key in timers if isinstance(key, tuple) and key[0] == kind and key not in kept_keys
-                ]:
-                    del timers[key]
+            all_keys = {key for key in (*self._since, *self._numbers) if isinstance(key, tuple) and key[0] in kinds}
+            for key in all_keys - self._read:
+                self._since.pop(key, None)
+                self._numbers.pop(key, None)
+            self._read -= all_keys
 
 
 def attempt_key(job_id: str, attempt: int, source: int) -> Hashable:
@@ -102,16 +103,12 @@ class RescueEffects(Effects):
 def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: ServiceSettings) -> RescueEffects:
     """Declares attempts and nodes lost if their lease or deadline is over, and returns the changes."""
     rescued = RescueEffects()
-    used: set[Hashable] = set()
     nodes_by_id = {node.id: node for node in nodes.all_nodes(conn)}
     for job in jobs.active(conn):
         sources = attempts.sources_of(conn, job.id, job.attempt)
-        active = _ActiveJob(conn, job, sources, nodes_by_id, timers, clock, now, settings, rescued)
-        active.decide()
-        used |= active.used
-    used |= _silent_nodes(conn, nodes_by_id.values(), timers, clock, settings, rescued)
-    for kind in ("lease", "node", "claim", "start", "stop", "end", "running", "report"):
-        timers.forget(kind, but=used)
+        _ActiveJob(conn, job, sources, nodes_by_id, timers, clock, now, settings, rescued).decide()
+    _find_silent_nodes(conn, nodes_by_id.values(), timers, clock, settings, rescued)
+    timers.forget_unread("lease", "node", "claim", "start", "stop", "end", "running", "report")
     if rescued.jobs:
         reached(Moment.BEFORE_RESCUE_COMMITS)
     return rescued
@@ -129,7 +126,6 @@ class _ActiveJob:
         self.is_ending = len(sources) > len(self.sources) > 0 and multi_node.has_to_end(sources)
         self.nodes = len(sources)
         self.now, self.settings, self.rescued = now, settings, rescued
-        self.used: set[Hashable] = set()
 
     def decide(self) -> None:
         job, claimed = self.job, [source for source in self.sources if source.claim is not None]
@@ -156,7 +152,6 @@ class _ActiveJob:
             self._stop_for_time()
 
     def _elapsed(self, key: Hashable) -> float:
-        self.used.add(key)
         return self.timers.elapsed(key, self.clock)
 
     def _why_not_claimed(self, unclaimed: list[SourceRow]) -> str | None:
@@ -186,7 +181,6 @@ class _ActiveJob:
         return waited > (read_spec(self.job.spec)["resources"].get("stall_limit") or 0)
 
     def _overran_its_stop(self) -> bool:
-        self.used.add(_stop_key(self.job))
         return stop_left(self.job, self.timers, self.clock, self.settings) < -self.settings.kill_seconds
 
     def _overran_its_end(self) -> bool:
@@ -273,23 +267,15 @@ def lose(
     effects.counts.attempts_lost += 1
 
 
-def _silent_nodes(
-    conn: Connection,
-    stored_nodes: Iterable[NodeRow],
-    timers: Timers,
-    clock: float,
-    settings: ServiceSettings,
+def _find_silent_nodes(
+    conn: Connection, stored_nodes: Iterable[NodeRow], timers: Timers, clock: float, settings: ServiceSettings,
     rescued: RescueEffects,
-) -> set[Hashable]:
-    used: set[Hashable] = set()
+) -> None:  # fmt: skip
     for node in stored_nodes:
         if node.lost:
             continue
-        key = node_key(node.id, node.boot)
-        used.add(key)
         # The job must not be placed on this node again, even if the node's last heartbeat came after the attempt's.
         allowed = MISSED_BEATS * settings.beat_seconds if node.id in rescued.silent_on else settings.lease_seconds
-        if timers.elapsed(key, clock) > min(allowed, settings.lease_seconds):
+        if timers.elapsed(node_key(node.id, node.boot), clock) > min(allowed, settings.lease_seconds):
             nodes.change(conn, node.id, lost=True)
             rescued.nodes_lost.append(node.id)
-    return used

@@ -21,7 +21,7 @@ from footplate.contract.rows import RowForms, Schema
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.artifact_files import Store, open_below
-from service.jobs.mapped_columns import columns_after, columns_of, uploaded_ids, uploads_of
+from service.jobs.mapped_columns import changes_columns, columns_after, columns_of, uploaded_ids, uploads_of
 
 HEAD_BYTES = 64 * 1024
 """The most bytes that are read from all files of a spec together. The check takes up to 50 ms of CPU (2026-11-23)."""
@@ -77,14 +77,7 @@ def _row_forms(spec: JobSpec, catalogue: Catalogue) -> Sequence[Schema]:
     """Returns the formats of rows that the library trainer accepts. Returns () if only a node can apply a map."""
     trainer = spec.library_trainer
     described = None if trainer is None else catalogue.get("trainers", trainer.use)
-    return described.rows if described is not None and all(map(_changes_columns, spec.data.map)) else ()
-
-
-def _changes_columns(component: Component) -> bool:
-    """Returns True for a map that `_mapped` can apply."""
-    kind = {"rename": dict, "keep": list, "drop": list}.get(component.use)
-    columns: Any = component.args.get("columns")
-    return kind is not None and isinstance(columns, kind) and all(isinstance(name, str) for name in columns)
+    return described.rows if described is not None and all(map(changes_columns, spec.data.map)) else ()
 
 
 def _mapped(row: dict[str, Any], maps: Sequence[Component]) -> dict[str, Any]:

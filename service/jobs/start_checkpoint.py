@@ -74,7 +74,7 @@ def choose(
     usable = checkpoints.committed(rows)
     if row := checkpoints.named(usable, wanted):
         return row
-    code, detail = _why_not(rows, usable, job, wanted)
+    code, detail = why_not(rows, usable, job, wanted)
     hint = f"the job's newest checkpoint is {usable[0].id}, of step {usable[0].step}" if usable else _without_any(job)
     raise InvalidSpec([Problem(pointer, code, detail, hint)])
 
@@ -92,9 +92,10 @@ def _without_any(job: JobRow) -> str:
     )
 
 
-def _why_not(
+def why_not(
     rows: Sequence[CheckpointRow], choices: Sequence[CheckpointRow], job: JobRow, wanted: str
 ) -> tuple[str, str]:
+    """Returns the code and the detail of the problem that `wanted` names none of the job's `choices` among `rows`."""
     named = next((row for row in rows if row.id == wanted), None)
     if named is not None:
         cause = "was found to be corrupt" if named.status == checkpoints.CORRUPT else "was removed"

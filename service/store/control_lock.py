@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -59,15 +60,13 @@ class AdvisoryLock:
         self._connection: Connection | None = None
 
     def try_take(self) -> bool:
-        try:
+        with suppress(SQLAlchemyError):
             connection = self._engine.connect()
             if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": ADVISORY_KEY}).scalar():
                 self._connection = connection
-                return True
-            connection.close()
-        except SQLAlchemyError:
-            pass
-        return False
+            else:
+                connection.close()
+        return self._connection is not None
 
     def is_held(self) -> bool:
         """Returns True if this process still holds the lock, which ends with its connection."""
