@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Any
-
 from alembic import context
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import create_engine, make_url
 
+from service.store.engines import Engines
 from service.store.tables import metadata
 
 
 def run() -> None:
-    engine = create_engine(context.config.attributes["url"])
-    if engine.dialect.name == "sqlite":
-        _begin_before_tables_change(engine)
+    url = context.config.attributes["url"]
+    # Python's driver would commit each new column alone, so that an interrupted migration could change something.
+    # On PostgreSQL a migration may take longer than the service's statements.
+    is_sqlite = make_url(url).get_backend_name() == "sqlite"
+    engine = Engines(url, readers=1, writers=1).writer if is_sqlite else create_engine(url)
     with engine.begin() as connection:
         # Batch mode: SQLite alters a table by copying it.
         context.configure(
@@ -27,21 +27,6 @@ def run() -> None:
         )
         context.run_migrations()
     engine.dispose()
-
-
-def _begin_before_tables_change(engine: Engine) -> None:
-    """Makes transactions include statements that change tables, so that an interrupted migration changes nothing.
-
-    By default, Python's driver begins a transaction only before rows change, and each new column is committed alone.
-    """
-
-    @event.listens_for(engine, "connect")
-    def _prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.isolation_level = None
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 run()

@@ -82,10 +82,6 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
             groups.setdefault(item.group, {})[item.name] = item
         return cls(groups)
 
-    def names(self, of: str) -> list[str] | None:
-        """Returns the names in PACKAGES, SECRETS or HUBS, or None if the node's version does not send this group."""
-        return sorted(self.root[of]) if of in self.root else None
-
     def get(self, group: str, name: str) -> Described | None:
         return self.root.get(group, {}).get(name)
 

@@ -73,7 +73,6 @@ async def create_key(request: Request) -> CreatedKey:
         created_at=now,
         created_by=services.caller.by,
         expires_at=None if body.expires_in is None else now + round(body.expires_in * 1000),
-        last_used_at=None,
     )
     await services.db.write(keys.insert_key, row=row)
     await services.gatekeeper.keyring.refresh()

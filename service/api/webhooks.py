@@ -115,9 +115,6 @@ async def store_webhook(services: Services, body: NewWebhook) -> WebhookRow:
         description=body.description,
         created_at=now_ms(),
         created_by=services.caller.by,
-        failing_since=None,
-        disabled_at=None,
-        disabled_why=None,
         format=body.format,
     )
     if not await services.db.write(webhooks.insert_webhook, row=row, most=MOST):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
 
 from footplate.contract import keys
 from footplate.contract.ids import Fence, JobId, NodeId
@@ -70,20 +72,13 @@ def send_all(
     producer: CeleryProducer, rows: Sequence[UnclaimedSource]
 ) -> tuple[list[UnclaimedSource], Exception | None]:
     """Sends messages until one fails. Returns the rows whose messages were sent, and the error."""
+    from kombu.exceptions import OperationalError
+
     sent_rows: list[UnclaimedSource] = []
     for row in rows:
         try:
             producer.send(row.node, row.job_id, row.attempt, row.fence)
-        except Exception as error:
-            if not _is_broker_unreachable(error):
-                raise
+        except (OSError, RedisError, OperationalError) as error:
             return sent_rows, error
         sent_rows.append(row)
     return sent_rows, None
-
-
-def _is_broker_unreachable(error: Any) -> bool:
-    from kombu.exceptions import OperationalError
-    from redis.exceptions import RedisError
-
-    return isinstance(error, OSError | OperationalError | RedisError)

@@ -61,13 +61,11 @@ class ControlIo:
         return await asyncio.to_thread(fn, *args)
 
     def warm_up(self) -> None:
-        """Connects the producer in its thread, so that the first job does not wait for the connection."""
+        """Connects the producer in its thread, so that the first job does not wait for the connection.
 
-        def warm() -> None:
-            with suppress(Exception):
-                self._producer.warm()
-
-        self._producer_thread.submit(warm)
+        An error is ignored, because the first start message would report it.
+        """
+        self._producer_thread.submit(self._producer.warm)
 
     async def send_start_messages(
         self, rows: Sequence[UnclaimedSource]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise
@@ -254,26 +255,21 @@ def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
     attempts = [(job, attempt) for job, points in gathered.items() for attempt in points.attempts]
     if not attempts:
         return
-    rows = curves.of_attempts(conn, attempts)
-    ends = {(row.job_id, row.attempt, row.name): Curve.read(row.body) for row in rows}
-    untils = {(row.job_id, row.attempt, row.name): row.until for row in rows}
-    names: dict[tuple[JobId, int], int] = {}
-    for job, attempt, _ in ends:
-        names[job, attempt] = names.get((job, attempt), 0) + 1
+    rows = {(row.job_id, row.attempt, row.name): row for row in curves.of_attempts(conn, attempts)}
+    counts = Counter((job, attempt) for job, attempt, _ in rows)
     full: list[BucketRow] = []
     changed: list[CurveRow] = []
     columns = ((job, *column) for job, points in gathered.items() for column in points.columns())
     for job, attempt, name, column in columns:
-        curve = ends.get((job, attempt, name))
-        if curve is None:
-            count = names.get((job, attempt), 0)
+        row = rows.get((job, attempt, name))
+        if row is None:
             # The name must fit into a key of the database, and have only characters that can be printed.
-            if count >= MAX_NAMES or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+            if counts[job, attempt] >= MAX_NAMES or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
                 continue
-            curve, names[job, attempt] = Curve(), count + 1
+            counts[job, attempt] += 1
+        curve = Curve() if row is None else Curve.read(row.body)
         full += bucket_rows(job, attempt, name, curve.feed(column))
-        until = untils.get((job, attempt, name))
-        changed.append(CurveRow(job, attempt, name, curve.written(), until))
+        changed.append(CurveRow(job, attempt, name, curve.written(), row.until if row else None))
     curves.add(conn, full)
     curves.save(conn, changed)
 

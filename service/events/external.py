@@ -97,7 +97,7 @@ def _begin(conn: Connection, project: str, run: str, now: int) -> JobRow:
         reason=Reason.TRAINING, attempt=ATTEMPT, fence=Fence(ATTEMPT), started_at=now,
     )  # fmt: skip
     insert_rows(conn, jobs.rows_of(job))
-    attempt = AttemptRow(job.id, ATTEMPT, job.fence, now, now, now, None, None, None, None, None, 0)
+    attempt = AttemptRow(job.id, ATTEMPT, job.fence, placed_at=now, claimed_at=now, running_at=now)
     attempts.insert_attempt(conn, attempt, [])
     data = {"state": job.state, "reason": job.reason, "message": None}
     events.insert_many(conn, [events.own_event(job.id, 1, ATTEMPT, Kind.STATE, data, now)])

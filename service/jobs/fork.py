@@ -27,12 +27,6 @@ Json = dict[str, Any]
 MAX_NAMED = 20
 """The most changed fields that the note about a fork names. The response to the request has all of them."""
 
-NEUTRAL = (
-    "/name", "/tags", "/metadata", "/project", "/priority", "/retry", "/report_to", "/secrets", "/metrics",
-    "/compute_metrics", "/data/test", "/final_eval", "/resources/pool", "/resources/time_limit",
-    "/resources/stall_limit",
-)  # fmt: skip
-"""Fields that have no effect on any step of training."""
 NEUTRAL_TRAINING = frozenset(
     {
         "logging_strategy", "logging_steps", "logging_first_step", "log_level", "log_level_replica", "log_on_each_node",
@@ -41,6 +35,12 @@ NEUTRAL_TRAINING = frozenset(
         "skip_memory_metrics", "include_num_input_tokens_seen",
     }
 )  # fmt: skip
+NEUTRAL = (
+    "/name", "/tags", "/metadata", "/project", "/priority", "/retry", "/report_to", "/secrets", "/metrics",
+    "/compute_metrics", "/data/test", "/final_eval", "/resources/pool", "/resources/time_limit",
+    "/resources/stall_limit", *(f"/training/{name}" for name in NEUTRAL_TRAINING),
+)  # fmt: skip
+"""Fields that have no effect on any step of training."""
 WHY = (
     ("/data", "other data: the checkpoint's position in the data does not apply"),
     ("/model", "another model: the checkpoint's weights may not even fit it"),
@@ -140,7 +140,7 @@ def forked(start: StartCheckpoint, was_set: Mapping[str, Any], spec: JobSpec, mo
         pointer = f"/training/{name}"
         if getattr(spec.training, name, value) == value:
             breaks.pop(pointer, None)
-        elif name not in NEUTRAL_TRAINING:
+        elif pointer not in NEUTRAL:
             why = f"a command set it to {json.dumps(value)} in job {start.job.id}, and the fork uses the spec's value"
             breaks[pointer] = why
     return ForkOf(
@@ -175,14 +175,9 @@ def _breaks(changes: Sequence[SpecChange], mode: str) -> Iterator[tuple[str, str
         text = "only the weights are taken: optimizer, schedule, position in the data and random numbers start again"
         yield "/resume_from/mode", text
     for change in changes:
-        if not _is_neutral(change.pointer):
+        if not any(_is_below(change.pointer, place) for place in NEUTRAL):
             reasons = [why for beginning, why in WHY if _is_below(change.pointer, beginning)]
             yield change.pointer, reasons[0] if reasons else OTHER_CODE
-
-
-def _is_neutral(pointer: str) -> bool:
-    below_training = pointer.removeprefix("/training/").partition("/")[0] if pointer.startswith("/training/") else ""
-    return below_training in NEUTRAL_TRAINING or any(_is_below(pointer, place) for place in NEUTRAL)
 
 
 def _is_below(pointer: str, place: str) -> bool:

@@ -9,14 +9,13 @@ For placement, the needs are texts:
     hubs/FOOTPLATE_HUB=on   the setting with which a node fetches from a hub
 
 Placement uses these texts to choose among nodes with different catalogues. If no node has a name, the POST is refused
-(`problems_missing_everywhere`). A node of an older version announces neither packages nor secrets. Then the job is
-accepted, and its node reports what is missing.
+(`problems_missing_everywhere`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -48,12 +47,8 @@ def read_catalogue(body: object) -> Catalogue | None:
         return None
 
 
-def needs_of(spec: JobSpec) -> tuple[str, ...]:
-    """Returns the needs of a spec as sorted texts, so that jobs with equal needs have equal tuples."""
-    return tuple(sorted(set(_needs(spec))))
-
-
-def _needs(spec: JobSpec) -> Iterator[str]:
+def needs_of(spec: JobSpec) -> Iterator[str]:
+    """Yields the needs of a spec as texts."""
     for _, group, component in spec.components:
         if group in GROUPS and ":" not in component.use:
             yield f"{group}/{component.use}"
@@ -109,8 +104,7 @@ def _missing(needs: Sequence[str], catalogue: Catalogue) -> Iterator[str]:
             if catalogue.get(HUBS, name) is None:
                 yield name
         elif group in (PACKAGES, SECRETS):
-            # None: a node of an older version, which reports what it lacks when it runs the job.
-            if catalogue.names(group) is not None and not _has(catalogue, group, name):
+            if not _has(catalogue, group, name):
                 yield f"{group.removesuffix('s')} {name.replace(EITHER, ' or ')}"
         elif (member := catalogue.get(group, name)) is None or member.needs:
             # POST may have accepted a wrong name, if no node had announced its components by then.
@@ -142,20 +136,13 @@ def meets(need: Requirement, version: str) -> bool:
 def problems_missing_everywhere(spec: JobSpec, catalogues: Sequence[Catalogue]) -> list[Problem]:
     """Returns problems for packages, libraries and secrets that the spec needs and that no node has.
 
-    All packages must be on one node, and so must all secrets. If an older node announces no list of packages or
-    secrets, this kind is not checked.
+    All packages must be on one node, and so must all secrets.
     """
     requirements = [_parsed(index, text) for index, text in enumerate(spec.code.requires if spec.code else ())]
     problems = [item for item in requirements if isinstance(item, Problem)]
-    kinds: dict[str, Callable[[Catalogue], list[Problem]]] = {
-        PACKAGES: lambda node: [*_missing_packages(requirements, node), *_missing_libraries(spec, node)],
-        SECRETS: lambda node: unknown_secrets(spec.secrets, node.names(SECRETS) or []),
-    }
-    for kind, missing_on in kinds.items():
-        if catalogues and all(node.names(kind) is not None for node in catalogues):
-            fewest: list[Problem] = min((missing_on(node) for node in catalogues), key=len)
-            problems += fewest
-    return problems
+    packages = ([*_missing_packages(requirements, node), *_missing_libraries(spec, node)] for node in catalogues)
+    secrets = (unknown_secrets(spec.secrets, node.known(SECRETS)) for node in catalogues)
+    return [*problems, *min(packages, key=len, default=[]), *min(secrets, key=len, default=[])]
 
 
 def _parsed(index: int, text: str) -> Requirement | Problem:
@@ -179,7 +166,7 @@ def _missing_packages(requirements: Sequence[Requirement | Problem], node: Catal
             continue
         name = canonicalize_name(need.name)
         installed = node.get(PACKAGES, name)
-        hint = did_you_mean(name, node.names(PACKAGES) or []) if installed is None else None
+        hint = did_you_mean(name, node.known(PACKAGES)) if installed is None else None
         detail = (
             f"no node has {need.name}" if installed is None else f"no node has {need}: there is {installed.summary}"
         )

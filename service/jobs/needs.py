@@ -38,7 +38,8 @@ class Needs:
             pool=resources.pool,
             gpu=resources.gpu,
             capability=AMPERE if spec.training.bf16 else VOLTA if spec.training.fp16 else ANY,
-            requirements=needs_of(spec),
+            # Sorted, so that jobs with equal needs have equal tuples.
+            requirements=tuple(sorted(set(needs_of(spec)))),
         )
 
     @classmethod

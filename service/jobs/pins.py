@@ -100,21 +100,18 @@ def remove(artifacts: Store, row: CheckpointRow) -> None:
     shutil.rmtree((artifacts / pinned_folder(row.job_id, row.id, row.step)).parent, ignore_errors=True)
 
 
-def prune_pins(artifacts: Store, row_of: Callable[[CheckpointId], CheckpointRow | None]) -> list[Path]:
-    """Removes pinned folders that a process left when it died while it pinned or unpinned, and returns them.
+def prune_pins(artifacts: Store, row_of: Callable[[CheckpointId], CheckpointRow | None]) -> None:
+    """Removes pinned folders that a process left when it died while it pinned or unpinned.
 
     A folder stays if it may hold the only copy. So a folder without a row in SQL stays, too: SQL may have been restored
     from a backup that is older than the checkpoint.
     """
     if isinstance(artifacts, RemoteStore):
-        return []
+        return
     horizon = time.time() - LEFT_SECONDS
-    removed_folders = []
     for folder in artifacts.glob("jobs/*/pinned/*"):
         row = row_of(CheckpointId(folder.name)) if folder.stat().st_mtime < horizon else None
         if row is None or (row.is_in_pinned_folder and row.status != DELETED):
             continue
         if row.status == DELETED or (artifacts / row.path).is_dir():
             shutil.rmtree(folder, ignore_errors=True)
-            removed_folders.append(folder)
-    return removed_folders

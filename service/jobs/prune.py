@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
-from pathlib import Path
 
 from sqlalchemy import Connection
 
@@ -34,15 +33,13 @@ TEMPORARY_SECONDS = 2 * 24 * 3600.0
 """The age from which temporary files of a save count as left behind, because no save takes as long."""
 
 
-def prune(conn: Connection, now: int) -> int:
-    """Deletes old rows and returns their number."""
-    return (
-        idempotency.prune(conn, now - KEYS_DAYS * DAY_MS)
-        + nodes.prune(conn, now - NODES_DAYS * DAY_MS)
-        + events.prune_dead(conn, now - DEAD_EVENTS_DAYS * DAY_MS)
-        + deliveries.prune(conn, now - DELIVERIES_DAYS * DAY_MS)
-        + jobs.prune_deleted(conn, now - DELETED_DAYS * DAY_MS)
-    )
+def prune(conn: Connection, now: int) -> None:
+    """Deletes rows of each kind that are older than the constants above allow."""
+    idempotency.prune(conn, now - KEYS_DAYS * DAY_MS)
+    nodes.prune(conn, now - NODES_DAYS * DAY_MS)
+    events.prune_dead(conn, now - DEAD_EVENTS_DAYS * DAY_MS)
+    deliveries.prune(conn, now - DELIVERIES_DAYS * DAY_MS)
+    jobs.prune_deleted(conn, now - DELETED_DAYS * DAY_MS)
 
 
 def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str]:
@@ -147,17 +144,14 @@ def _checkpoint_folders(store: Store, folder: str) -> list[str]:
     return sorted(f"{folder}/{name}" for name in names if name.startswith("checkpoint-"))
 
 
-def prune_folders(artifacts: Store) -> list[Path]:
-    """Deletes temporary folders that interrupted saves have left, and returns them. No link is followed."""
+def prune_folders(artifacts: Store) -> None:
+    """Deletes temporary folders that interrupted saves have left. No link is followed."""
     if isinstance(artifacts, RemoteStore):
         # A bucket has no temporary folders, because nodes upload only complete checkpoints.
-        return []
+        return
     horizon = time.time() - TEMPORARY_SECONDS
-    removed_folders = []
     for folder in [path for name in TEMPORARY for path in artifacts.glob(f"jobs/*/attempts/*/{name}*")]:
         # A save that ends meanwhile renames its folder.
         with suppress(FileNotFoundError):
             if folder.lstat().st_mtime < horizon:
                 delete_folder(artifacts, str(folder.relative_to(artifacts)))
-                removed_folders.append(folder)
-    return removed_folders

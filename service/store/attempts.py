@@ -133,7 +133,7 @@ def _job_is(job_id: JobId, attempt: int, fence: int, states: list[JobState]) -> 
         jobs.c.id == job_id,
         jobs.c.attempt == attempt,
         jobs.c.fence == fence,
-        jobs.c.state.in_([state.value for state in states]),
+        jobs.c.state.in_(states),
     )
 
 

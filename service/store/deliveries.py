@@ -162,6 +162,6 @@ def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | N
     return [DeliveryRow(*row) for row in conn.execute(query.order_by(deliveries.c.id.desc()).limit(limit))]
 
 
-def prune(conn: Connection, before: int) -> int:
+def prune(conn: Connection, before: int) -> None:
     """Deletes deliveries that were created before a time, in milliseconds. Their ids begin with that time."""
-    return conn.execute(delete(deliveries).where(deliveries.c.id < f"msg_{before:012x}")).rowcount
+    conn.execute(delete(deliveries).where(deliveries.c.id < f"msg_{before:012x}"))

@@ -94,5 +94,5 @@ def insert_dead(conn: Connection, reason: str, raw: str, now: int) -> None:
     conn.execute(insert(dead_events), {"at": now, "reason": reason, "raw": raw[:100_000].replace("\0", "\ufffd")})
 
 
-def prune_dead(conn: Connection, before: int) -> int:
-    return conn.execute(delete(dead_events).where(dead_events.c.at < before)).rowcount
+def prune_dead(conn: Connection, before: int) -> None:
+    conn.execute(delete(dead_events).where(dead_events.c.at < before))

@@ -29,5 +29,5 @@ def find(conn: Connection, project: str, key: str) -> IdempotencyRow | None:
     return IdempotencyRow(*row) if row else None
 
 
-def prune(conn: Connection, before: int) -> int:
-    return conn.execute(delete(idempotency).where(idempotency.c.created_at < before)).rowcount
+def prune(conn: Connection, before: int) -> None:
+    conn.execute(delete(idempotency).where(idempotency.c.created_at < before))

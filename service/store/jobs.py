@@ -229,8 +229,8 @@ def deleted(conn: Connection) -> list[JobId]:
     return [JobId(row.job_id) for row in conn.execute(select(deleted_jobs.c.job_id))]
 
 
-def prune_deleted(conn: Connection, before: int) -> int:
-    return conn.execute(delete(deleted_jobs).where(deleted_jobs.c.deleted_at < before)).rowcount
+def prune_deleted(conn: Connection, before: int) -> None:
+    conn.execute(delete(deleted_jobs).where(deleted_jobs.c.deleted_at < before))
 
 
 def under_way_with(conn: Connection, project: str, text: str) -> JobId | None:

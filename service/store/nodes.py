@@ -128,9 +128,8 @@ def catalogues_of(conn: Connection, hashes: Collection[str]) -> dict[str, dict[s
     return {digest: json.loads(body) for digest, body in conn.execute(query)}
 
 
-def prune(conn: Connection, before: int) -> int:
+def prune(conn: Connection, before: int) -> None:
     """Deletes lost nodes that have sent no heartbeat since the time `before`, and catalogues that no node has."""
-    deleted_count = conn.execute(delete(nodes).where(nodes.c.seen_at < before, *_REMOVABLE)).rowcount
+    conn.execute(delete(nodes).where(nodes.c.seen_at < before, *_REMOVABLE))
     used = select(nodes.c.catalogue_hash).where(nodes.c.catalogue_hash.is_not(None))
     conn.execute(delete(catalogue_table).where(catalogue_table.c.hash.not_in(used)))
-    return deleted_count

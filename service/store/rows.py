@@ -327,7 +327,7 @@ class KeyRow:
     created_at: Moment
     created_by: str | None
     expires_at: Moment | None
-    last_used_at: Moment | None
+    last_used_at: Moment | None = None
     """The time of last use, to the minute."""
 
 
@@ -354,11 +354,11 @@ class WebhookRow:
     description: Words | None
     created_at: Moment
     created_by: str | None
-    failing_since: Moment | None
+    failing_since: Moment | None = None
     """The time of the first failed delivery since the last successful one. None if the last delivery succeeded."""
-    disabled_at: Moment | None
+    disabled_at: Moment | None = None
     """The time at which the webhook was disabled. None if it is enabled."""
-    disabled_why: Words | None
+    disabled_why: Words | None = None
     rests_until: Moment | None = None
     """The time before which a failing webhook is not tried again."""
     old_secret: str | None = None
@@ -382,12 +382,12 @@ class DeliveryRow:
     tries: int
     due_at: Moment | None
     """The time of the next try. None if there is no further try."""
-    tried_at: Moment | None
-    http_status: int | None
+    tried_at: Moment | None = None
+    http_status: int | None = None
     """The HTTP status of the answer to the last try. None if no answer came."""
-    answer: Words | None
+    answer: Words | None = None
     """The beginning of the body of the last answer."""
-    error: Words | None
+    error: Words | None = None
     """The reason for which the last try failed. None if it succeeded."""
 
 

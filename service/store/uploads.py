@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
@@ -49,8 +48,7 @@ def size_of(conn: Connection, upload: UploadId) -> tuple[int, int]:
 def end(conn: Connection, upload: UploadId, status: str, file: FileId | None = None) -> None:
     """Ends a pending upload. An upload that has ended already stays as it is."""
     is_pending = (uploads.c.id == upload) & (uploads.c.status == PENDING)
-    values: dict[str, Any] = {"status": status, "file_id": file}
-    conn.execute(update(uploads).where(is_pending).values(**values))
+    conn.execute(update(uploads).where(is_pending).values(status=status, file_id=file))
 
 
 def older_than(conn: Connection, moment: int) -> list[UploadId]:

@@ -202,7 +202,4 @@ def _body(kind: str, data: dict[str, Any], now: int) -> str:
 
 
 def _new(webhook: WebhookId, kind: str, job: JobId | None, body: str, now: int) -> DeliveryRow:
-    return DeliveryRow(
-        new_delivery_id(), webhook, kind, job, body, now, PENDING, 0, due_at=now, tried_at=None, http_status=None,
-        answer=None, error=None,
-    )  # fmt: skip
+    return DeliveryRow(new_delivery_id(), webhook, kind, job, body, now, PENDING, tries=0, due_at=now)

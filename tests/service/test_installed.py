@@ -9,7 +9,7 @@ import pytest
 
 from footplate.contract.components import HUB_ON, HUBS, PACKAGES, SECRETS, Catalogue, Described
 from footplate.contract.lifecycle import Reason
-from service.jobs.installed import Installed, needs_of
+from service.jobs.installed import Installed
 from service.jobs.needs import Needs
 from service.jobs.placement import NodeCapacity
 from tests.support.factories import make_spec
@@ -43,7 +43,7 @@ def test_a_job_needs_the_components_of_its_spec_but_not_of_its_bundle() -> None:
         secrets=["wandb"], code={"bundle": "0" * 64, "requires": ["einops>=0.8"]}, report_to=["all", "tensorboard"],
     )  # fmt: skip
 
-    assert needs_of(spec) == (
+    assert Needs.of(spec).requirements == (
         "callbacks/ema", "data/toy/regression", "maps/tokenize", "models/hf/causal-lm", "packages/deepspeed",
         "packages/einops>=0.8", "packages/tensorboard|tensorboardx", "secrets/wandb",
     )  # fmt: skip
@@ -51,7 +51,7 @@ def test_a_job_needs_the_components_of_its_spec_but_not_of_its_bundle() -> None:
 
 
 def test_a_hub_name_needs_a_node_that_fetches() -> None:
-    assert needs_of(make_spec(data="hub://me/rows")) == ("data/hf/dataset", f"{HUBS}/{HUB_ON}", MLP)
+    assert Needs.of(make_spec(data="hub://me/rows")).requirements == ("data/hf/dataset", f"{HUBS}/{HUB_ON}", MLP)
 
 
 def test_a_job_stored_before_an_upgrade_may_run_on_any_node() -> None:
@@ -76,8 +76,8 @@ def test_a_job_stored_before_an_upgrade_may_run_on_any_node() -> None:
         (node("packages/torch"), "packages/tensorboard|tensorboardx", ("package tensorboard or tensorboardx",)),
         (node("secrets/wandb"), "secrets/wandb", ()),
         (node("secrets/wandb"), "secrets/hub", ("secret hub",)),
-        (node(MLP), "packages/einops", ()),
-        (node(MLP), "secrets/hub", ()),
+        (node(MLP), "packages/einops", ("package einops",)),
+        (node(MLP), "secrets/hub", ("secret hub",)),
         (node(f"{HUBS}/{HUB_ON}"), f"{HUBS}/{HUB_ON}", ()),
         (node(MLP), f"{HUBS}/{HUB_ON}", (HUB_ON,)),
         (Installed(None), BERT, ()),
@@ -86,7 +86,6 @@ def test_a_job_stored_before_an_upgrade_may_run_on_any_node() -> None:
 def test_a_node_lacks_components_that_it_did_not_announce(
     installed: Installed, part: str, lacks: tuple[str, ...]
 ) -> None:
-    """A node of the previous version announces no packages and no secrets."""
     assert {PACKAGES, SECRETS} == {"packages", "secrets"}
     for _ in "twice":
         assert installed.missing_needs((part,)) == lacks

@@ -73,7 +73,7 @@ async def test_a_package_that_no_node_has_is_refused_at_the_field_that_needs_it(
     spec = {**SPEC, **change}
     models = {**CATALOGUE["models"], "hf/causal-lm": {"name": "hf/causal-lm", "group": "models", "args": {}}}
     catalogue = {**CATALOGUE, "models": models}
-    of_an_older_version = await api.client.post("/jobs", json=spec)
+    without_nodes = await api.client.post("/jobs", json=spec)
     others = {
         name: {"name": name, "group": "packages", "summary": "2.13"} for name in ("torch", "peft") if name != package
     }
@@ -83,7 +83,7 @@ async def test_a_package_that_no_node_has_is_refused_at_the_field_that_needs_it(
     await a_node(api, boot="b2", catalogue_hash="h2", catalogue={**catalogue, "packages": has})
     accepted = await api.client.post("/jobs", json=spec)
 
-    assert (of_an_older_version.status_code, refusal.status_code, accepted.status_code) == (201, 422, 201)
+    assert (without_nodes.status_code, refusal.status_code, accepted.status_code) == (201, 422, 201)
     (error,) = refusal.json()["errors"]
     assert (error["pointer"], error["code"]) == (pointer, "package_missing")
     how = install or f"'footplate[{package}]'"
