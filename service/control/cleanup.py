@@ -10,7 +10,7 @@ import logging
 
 from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
-from footplate.contract.ids import CheckpointId, uuid7
+from footplate.contract.ids import uuid7
 from service.artifact_files import Store
 from service.control.state import ControlState
 from service.jobs.pins import prune_pins
@@ -18,7 +18,6 @@ from service.jobs.prune import DAY_MS, late_window, prune_deleted, prune_folders
 from service.jobs.prune import prune as prune_rows
 from service.jobs.remove_folders import delete_folder
 from service.store import attempts, checkpoints, jobs, uploads
-from service.store.rows import CheckpointRow
 
 log = logging.getLogger("footplate.control")
 
@@ -37,10 +36,6 @@ async def rotate(state: ControlState) -> None:
 async def prune(state: ControlState) -> None:
     """Removes old rows, the files of deleted jobs, and the leftovers of lost attempts."""
     artifacts, now, in_thread = state.settings.store, state.io.now_ms(), state.io.in_thread
-
-    def checkpoint(checkpoint_id: CheckpointId) -> CheckpointRow | None:
-        return state.db.read_now(lambda conn: checkpoints.find(conn, checkpoint_id))
-
     await in_thread(write_probe, artifacts)
     await state.write(lambda conn: prune_rows(conn, now))
     errors = await in_thread(prune_deleted, artifacts, await state.db.read(jobs.deleted))
@@ -61,7 +56,7 @@ async def prune(state: ControlState) -> None:
     ]
     if removed:
         await state.write(lambda conn: uploads.forget(conn, removed))
-    await in_thread(prune_pins, artifacts, checkpoint)
+    await in_thread(prune_pins, artifacts, lambda checkpoint: state.db.read_now(checkpoints.find, checkpoint))
 
 
 def write_probe(artifacts: Store) -> None:

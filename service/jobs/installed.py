@@ -120,12 +120,8 @@ def _has(catalogue: Catalogue, group: str, name: str) -> bool:
 
 def has_package(catalogue: Catalogue, need: Requirement) -> bool:
     installed = catalogue.get(PACKAGES, canonicalize_name(need.name))
-    return installed is not None and meets(need, installed.summary)
-
-
-def meets(need: Requirement, version: str) -> bool:
     try:
-        return need.specifier.contains(version, prereleases=True)
+        return installed is not None and need.specifier.contains(installed.summary, prereleases=True)
     except InvalidVersion:
         return False
 

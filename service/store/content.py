@@ -30,8 +30,7 @@ class ContentTable(Generic[Row]):
         self._row: Callable[..., Row] = row_class
         self._key: Column[Any] = table.c[key]
         self._rows = select(*columns_of(table, row_class))
-        self._newest = (table.c.created_at.desc(), self._key.desc())
-        self._oldest = (table.c.created_at.asc(), self._key.asc())
+        self._order: tuple[Column[Any], ...] = (table.c.created_at, self._key)
 
     def keep(self, conn: Connection, row: Row, put: Callable[[], None]) -> tuple[Row, bool]:
         """Stores a row and returns it, with True if it is new in this project.
@@ -63,9 +62,9 @@ class ContentTable(Generic[Row]):
         """Returns a page of rows, newest first or oldest first. `after` is the last row of the previous page."""
         query = self._rows.where(self._table.c.project == project)
         if after is not None:
-            place = tuple_(self._table.c.created_at, self._key)
+            place = tuple_(*self._order)
             query = query.where(place > tuple_(*after) if oldest_first else place < tuple_(*after))
-        order = self._oldest if oldest_first else self._newest
+        order = [column.asc() if oldest_first else column.desc() for column in self._order]
         return [self._row(*row) for row in conn.execute(query.order_by(*order).limit(limit))]
 
     def remove(self, conn: Connection, project: str, key: str) -> bool:
