@@ -21,7 +21,7 @@ from service.api.jobs import remove_folders
 from service.api.listing import milliseconds
 from service.api.verbs import cancelling, pausing, resuming
 from service.deps import Services, StrictRoute, read_model, services_of
-from service.jobs.delete import delete
+from service.jobs.amend import delete
 from service.store import job_list
 from service.store.job_list import JobFilter
 from service.store.times import now_ms

@@ -28,8 +28,7 @@ from service.api.files import missing_files
 from service.api.views import etag
 from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, in_thread_if_large, job_id, read_body, read_model, services_of
-from service.jobs.amend import amend
-from service.jobs.delete import delete
+from service.jobs.amend import amend, delete
 from service.jobs.remove_folders import delete_folder
 from service.jobs.submit import IdempotencyUse, Submission, Submitted, replay
 from service.store import attempts, jobs

@@ -108,9 +108,6 @@ class WebhookSender:
         except Exception as error:
             log.exception("delivery %s cannot be sent", due.id)
             answer = Answer(None, error=f"not sent: {error!r}")
-        return self._tried(due, answer)
-
-    def _tried(self, due: DueDelivery, answer: Answer) -> DeliveryResult:
         status = answer.status
         is_delivered = status is not None and 200 <= status < 300
         is_gone = status == GONE

@@ -30,10 +30,9 @@ from footplate.contract.spec import JobSpec
 from service.events.changes import IngestEffects
 from service.events.entries import ParsedEntries, read_entries
 from service.events.ingest import ingest
-from service.jobs.amend import amend
+from service.jobs.amend import amend, delete
 from service.jobs.beat import attempt_beat, node_beat
 from service.jobs.conclude import Effects
-from service.jobs.delete import delete
 from service.jobs.inbox import grant
 from service.jobs.place import plan_queue, start
 from service.jobs.rescue import RescueEffects, Timers, rescue, stop_left

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.store import migrate
 from service.store.database import Database
+from service.store.schema import migrate
 from service.store.tables import metadata
 from tests.conformance.acting import Stage
 from tests.support.postgres import PostgresServer

@@ -18,8 +18,8 @@ from footplate.contract.lifecycle import JobState
 from service.backup import CannotBackUp, back_up
 from service.program import main
 from service.settings import ServiceSettings
-from service.store import migrate
 from service.store.database import Database
+from service.store.schema import migrate
 from service.store.tables import metadata
 from tests.conformance.acting import Stage, Worker
 from tests.support.pages import POSTGRES, SQLITE, paste, snippets

@@ -15,7 +15,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.resources.history import Series
 from service.events.curves import FAN, MAX_NAMES
 from service.events.series import Axis, Steps, series, summaries
-from service.jobs.delete import delete
+from service.jobs.amend import delete
 from service.jobs.resume import Resume
 from service.store import checkpoints
 from service.store.rows import CheckpointRow

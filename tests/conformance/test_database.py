@@ -15,11 +15,12 @@ from sqlalchemy.exc import DBAPIError
 
 from footplate.contract.errors import Conflict, SettingsError, Unavailable
 from footplate.contract.messages import Command
-from service.store import commands, jobs, migrate, require_current
+from service.store import commands, jobs
 from service.store import engines as engines_module
 from service.store.control_lock import control_lock
 from service.store.database import Database, Inserts
 from service.store.queue import shape_of
+from service.store.schema import migrate, require_current
 from service.store.tables import idempotency, metadata
 from tests.conformance.acting import Stage
 from tests.support.postgres import PostgresServer

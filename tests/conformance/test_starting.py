@@ -8,7 +8,7 @@ import pytest
 
 from footplate.contract.ids import JobId
 from footplate.contract.messages import Grant
-from service.jobs.delete import delete
+from service.jobs.amend import delete
 from service.jobs.resume import Resume
 from service.jobs.start_checkpoint import CheckpointInUse
 from service.store import checkpoints

@@ -20,15 +20,15 @@ from footplate.contract.ids import FileId, JobId
 from footplate.contract.lifecycle import MOVES, JobState, Reason, StopMode
 from footplate.contract.messages import PROTOCOL, Gpu
 from footplate.contract.spec_parts import Component
-from service.jobs.amend import amend
-from service.jobs.delete import delete
+from service.jobs.amend import amend, delete
 from service.jobs.mapped_columns import uploads_of
 from service.jobs.prune import DAY_MS, prune
-from service.store import attempts, checkpoints, events, job_list, jobs, migrate, nodes
+from service.store import attempts, checkpoints, events, job_list, jobs, nodes
 from service.store.content import FILES
 from service.store.database import Database
 from service.store.job_list import JobFilter, Sort
 from service.store.rows import FileRow
+from service.store.schema import migrate
 from service.store.tables import dead_events
 from tests.conformance.acting import Stage
 from tests.support.many_jobs import copy_job

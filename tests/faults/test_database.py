@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 
-from service.store import migrate
+from service.store.schema import migrate
 from tests.faults.visitor import Visitor
 from tests.support import preload
 from tests.support.postgres import PostgresServer
