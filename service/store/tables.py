@@ -6,8 +6,9 @@ A table has the fields of its row (`rows.py`) as columns. Only tables without a 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, TextClause, text
 
 from service.store import mapping, rows
 
@@ -15,6 +16,12 @@ metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
 )
 table_of = partial(mapping.table_of, metadata)
+
+
+def _partial_index(where: TextClause, name: str, *columns: Any) -> None:
+    """Adds an index of the rows that match a condition, on both databases."""
+    Index(name, *columns, sqlite_where=where, postgresql_where=where)
+
 
 jobs = table_of(
     "jobs",
@@ -39,31 +46,19 @@ IS_DELAYED = text("state = 'queued' AND not_before IS NOT NULL")
 IS_ACTIVE = text("state IN ('starting', 'running', 'stopping')")
 # Queued jobs in the order of a list by priority. Other jobs often have other priorities, so an index over all states
 # would read many of them on the way.
-Index(
-    "ix_jobs_queued",
-    jobs.c.project,
-    jobs.c.priority,
-    jobs.c.id,
-    sqlite_where=IS_QUEUED,
-    postgresql_where=IS_QUEUED,
-)
+_partial_index(IS_QUEUED, "ix_jobs_queued", jobs.c.project, jobs.c.priority, jobs.c.id)
 # The order in which placement tries jobs. One index is over all jobs, with the columns that GET /queue counts. The
 # other is over the jobs of each shape. Both contain the columns of their conditions, because SQLite would otherwise
 # read the row of the job for each entry.
 _TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 _OF_ALL = (*_TRIED, jobs.c.project, jobs.c.shape, jobs.c.state, jobs.c.not_before)
 _OF_SHAPE = (jobs.c.shape, *_TRIED, jobs.c.state, jobs.c.not_before)
-Index("ix_jobs_ready", *_OF_ALL, sqlite_where=IS_READY, postgresql_where=IS_READY)
-Index("ix_jobs_shape", *_OF_SHAPE, sqlite_where=IS_READY, postgresql_where=IS_READY)
-Index("ix_jobs_later", jobs.c.not_before, jobs.c.id, sqlite_where=IS_DELAYED, postgresql_where=IS_DELAYED)
+_partial_index(IS_READY, "ix_jobs_ready", *_OF_ALL)
+_partial_index(IS_READY, "ix_jobs_shape", *_OF_SHAPE)
+_partial_index(IS_DELAYED, "ix_jobs_later", jobs.c.not_before, jobs.c.id)
 STARTS_SOMEWHERE = text("starts_from IS NOT NULL")
-Index(
-    "ix_jobs_starts_from",
-    jobs.c.starts_from,
-    sqlite_where=STARTS_SOMEWHERE,
-    postgresql_where=STARTS_SOMEWHERE,
-)
-Index("ix_jobs_active", jobs.c.id, sqlite_where=IS_ACTIVE, postgresql_where=IS_ACTIVE)
+_partial_index(STARTS_SOMEWHERE, "ix_jobs_starts_from", jobs.c.starts_from)
+_partial_index(IS_ACTIVE, "ix_jobs_active", jobs.c.id)
 
 job_tags = Table(
     "job_tags",
@@ -90,7 +85,7 @@ waits = Table(
 
 sources = table_of("sources", rows.SourceRow, ("job_id", "attempt", "source"))
 _OPEN = text("ended_at IS NULL")
-Index("ix_sources_open", sources.c.node, sqlite_where=_OPEN, postgresql_where=_OPEN)
+_partial_index(_OPEN, "ix_sources_open", sources.c.node)
 
 # The primary key is the reader's cursor. (job, attempt, source, seq) needs no index of its own. The source's watermark,
 # read and written under the job's lock, already admits each seq once.
@@ -116,14 +111,14 @@ live_commands = Table(
     Column("step", BigInteger),
 )
 IS_OPEN_COMMAND = text("step IS NULL")
-Index("ix_live_commands_open", live_commands.c.job_id, sqlite_where=IS_OPEN_COMMAND, postgresql_where=IS_OPEN_COMMAND)
+_partial_index(IS_OPEN_COMMAND, "ix_live_commands_open", live_commands.c.job_id)
 
 dead_events = table_of("dead_events", rows.DeadEventRow, ("id",))
 
 checkpoints = table_of("checkpoints", rows.CheckpointRow, ("id",))
 Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)
 IS_DELETING = text("status = 'deleting'")
-Index("ix_checkpoints_deleting", checkpoints.c.job_id, sqlite_where=IS_DELETING, postgresql_where=IS_DELETING)
+_partial_index(IS_DELETING, "ix_checkpoints_deleting", checkpoints.c.job_id)
 
 # Deleted jobs whose files may still exist. A job's rows are deleted at once and its files later, and a worker that was
 # frozen may write files of the job again.
@@ -180,7 +175,4 @@ Index("ix_webhooks_project", webhooks.c.project, webhooks.c.id)
 deliveries = table_of("deliveries", rows.DeliveryRow, ("id",))
 Index("ix_deliveries_webhook", deliveries.c.webhook_id, deliveries.c.id)
 IS_PENDING = text("due_at IS NOT NULL")
-Index(
-    "ix_deliveries_next", deliveries.c.webhook_id, deliveries.c.due_at, deliveries.c.id,
-    sqlite_where=IS_PENDING, postgresql_where=IS_PENDING,
-)  # fmt: skip
+_partial_index(IS_PENDING, "ix_deliveries_next", deliveries.c.webhook_id, deliveries.c.due_at, deliveries.c.id)
