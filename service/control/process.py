@@ -13,7 +13,6 @@ from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import ErrorLog
 from service.control.duties import DUTIES, Duty
 from service.control.state import ControlIo, ControlState, LockUncertain
-from service.counters import Counts
 from service.redis_client import UNREACHABLE
 from service.settings import ServiceSettings
 from service.store.control_lock import control_lock
@@ -46,10 +45,6 @@ class Control:
         self._lock = control_lock(settings.database_url)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
-
-    @property
-    def counts(self) -> Counts:
-        return self._state.counts
 
     async def numbers(self) -> dict[str, int] | None:
         """Returns all counters for display, or None while another control process works."""

@@ -74,13 +74,9 @@ def _summary(name: str, pieces: Sequence[_CurvePiece]) -> MetricSummary:
         not_finite=sum(piece.curve.odd for piece in pieces),
         last=seen_metric(drawable[-1].last(), drawable[-1].attempt),
         # If several attempts have the same lowest or highest value, the earliest attempt counts.
-        min=seen_metric(*min(least, key=_value)) if least else None,
-        max=seen_metric(*max(most, key=_value)) if most else None,
+        min=seen_metric(*min(least, key=lambda seen: seen[0][0])) if least else None,
+        max=seen_metric(*max(most, key=lambda seen: seen[0][0])) if most else None,
     )
-
-
-def _value(indexed_point: tuple[Point, int]) -> Any:
-    return indexed_point[0][0]
 
 
 def series(

@@ -6,7 +6,7 @@ All leases and deadlines start again when control starts, and after an outage of
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from threading import Lock
@@ -107,7 +107,14 @@ def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: S
     for job in jobs.active(conn):
         sources = attempts.sources_of(conn, job.id, job.attempt)
         _ActiveJob(conn, job, sources, nodes_by_id, timers, clock, now, settings, rescued).decide()
-    _find_silent_nodes(conn, nodes_by_id.values(), timers, clock, settings, rescued)
+    for node in nodes_by_id.values():
+        if node.lost:
+            continue
+        # The job must not be placed on this node again, even if the node's last heartbeat came after the attempt's.
+        allowed = MISSED_BEATS * settings.beat_seconds if node.id in rescued.silent_on else settings.lease_seconds
+        if timers.elapsed(node_key(node.id, node.boot), clock) > min(allowed, settings.lease_seconds):
+            nodes.change(conn, node.id, lost=True)
+            rescued.nodes_lost.append(node.id)
     timers.forget_unread("lease", "node", "claim", "start", "stop", "end", "running", "report")
     if rescued.jobs:
         reached(Moment.BEFORE_RESCUE_COMMITS)
@@ -265,17 +272,3 @@ def lose(
         )
     conclude(conn, job, end, now, effects, retry_backoff_seconds=settings.retry_backoff_seconds)
     effects.counts.attempts_lost += 1
-
-
-def _find_silent_nodes(
-    conn: Connection, stored_nodes: Iterable[NodeRow], timers: Timers, clock: float, settings: ServiceSettings,
-    rescued: RescueEffects,
-) -> None:  # fmt: skip
-    for node in stored_nodes:
-        if node.lost:
-            continue
-        # The job must not be placed on this node again, even if the node's last heartbeat came after the attempt's.
-        allowed = MISSED_BEATS * settings.beat_seconds if node.id in rescued.silent_on else settings.lease_seconds
-        if timers.elapsed(node_key(node.id, node.boot), clock) > min(allowed, settings.lease_seconds):
-            nodes.change(conn, node.id, lost=True)
-            rescued.nodes_lost.append(node.id)

@@ -197,7 +197,7 @@ async def test_the_count_of_unreadable_journals_follows_what_nodes_report(worker
     await worker.node_beats(1, unreadable=2)
     await worker.node_beats(2, unreadable=1)
 
-    assert worker.control.counts.journals_unreadable == 1
+    assert worker.control._state.counts.journals_unreadable == 1
 
 
 async def test_an_unanswered_start_message_is_sent_again(worker: Worker) -> None:
@@ -243,9 +243,9 @@ async def test_a_silent_attempt_is_lost_and_started_again(worker: Worker) -> Non
         return (await worker.job(grant.job)).attempt == 2
 
     await until_async(is_back, within=20, what="the job has a second attempt")
-    assert worker.control.counts.attempts_lost == 1
-    assert +worker.control.counts.retries == Counter(node_lost=1)
-    assert not +worker.control.counts.jobs_failed
+    assert worker.control._state.counts.attempts_lost == 1
+    assert +worker.control._state.counts.retries == Counter(node_lost=1)
+    assert not +worker.control._state.counts.jobs_failed
 
 
 async def test_a_job_that_fails_is_counted_with_its_reason(worker: Worker) -> None:
@@ -256,8 +256,8 @@ async def test_a_job_that_fails_is_counted_with_its_reason(worker: Worker) -> No
     )
     await asyncio.to_thread(worker.redis.xadd, keys.EVENTS, {"batch": batch.model_dump_json()})
 
-    await until_async(lambda: +worker.control.counts.jobs_failed, within=10, what="the failure is counted")
-    assert +worker.control.counts.jobs_failed == Counter(oom=1)
+    await until_async(lambda: +worker.control._state.counts.jobs_failed, within=10, what="the failure is counted")
+    assert +worker.control._state.counts.jobs_failed == Counter(oom=1)
 
 
 async def test_unreadable_messages_do_not_delay_others(worker: Worker) -> None:

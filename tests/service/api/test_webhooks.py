@@ -858,7 +858,7 @@ async def test_control_sends_deliveries_without_redis(api: Api, receiver: Receiv
 
     await until_async(lambda: receiver.requests, within=30, what="control sends the delivery")
     await until_async(
-        lambda: control.counts and control._state.numbers()["webhooks_delivered"],
+        lambda: control._state.counts and control._state.numbers()["webhooks_delivered"],
         within=30,
         what="the delivery is counted",
     )
