@@ -361,7 +361,7 @@ DIFFERENCES = (
     ),
     (
         "A resume reads a stream from its beginning, and drops the samples that were trained on.",
-        "A stream with `state_dict` continues at its stored position. A shuffle buffer of `datasets` is filled again, with later samples.",
+        "A stream with `state_dict` continues at its stored position. A shuffle buffer is filled again.",
         "Reading a long stream again takes hours.",
     ),
     (
