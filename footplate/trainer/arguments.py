@@ -18,9 +18,8 @@ from footplate.contract.arguments import deepspeed
 from footplate.contract.arguments.argument_fields import CONFIG
 from footplate.contract.arguments.parallelism import sizes
 from footplate.trainer.accelerator_config import AcceleratorConfig
-from footplate.trainer.launcher import Place, launched_on_cpu, launched_precision
+from footplate.trainer.launcher import Place, launched_on_cpu, launched_precision, set_launched_arguments
 from footplate.trainer.names import Choice, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
-from footplate.trainer.strategies import launcher_arguments
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +82,7 @@ class TrainingArguments(contract_arguments.TrainingArguments):
             setattr(self, precision, True)
         self.use_cpu = self.use_cpu or launched_on_cpu()
         self.dataloader_pin_memory = self.dataloader_pin_memory and not self.use_cpu
-        launcher_arguments.apply(self)
+        set_launched_arguments(self)
         if self.save_strategy == "best" and self.metric_for_best_model is None and not self.load_best_model_at_end:
             raise ValueError(
                 "`args.metric_for_best_model` must be provided when save_strategy is best: set it, for example to "

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from footplate.contract.arguments import TrainingArguments
 from footplate.contract.arguments.fsdp import SHARDED
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer.launcher import Place
-from footplate.trainer.strategies import launcher_arguments
+from footplate.trainer.launcher import Place, refuse_unsupported
 from footplate.trainer.strategies.fsdp_settings import FsdpSettings
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def choose(args: TrainingArguments, model: Any = None, build: BuildArguments = d
     are imported.
     """
     place = Place.here(args.local_rank)
-    launcher_arguments.refuse(place.world)
+    refuse_unsupported(place.world)
     config: Any = args.parallelism_config or _as_loaded(model)
     if config is not None:
         refuse_parallelism(config, args, place.world)
