@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from footplate.trainer.collators.padding import pad, stack_or_pad
+from footplate.trainer.collators.padding import pad, pad_rows, stack_or_pad
 from footplate.trainer.collators.stacking import DataCollatorMixin
 from footplate.trainer.losses.labels import IGNORE
 
@@ -71,7 +71,8 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
             batch = pad(self.tokenizer, rows, return_tensors="pt", pad_to_multiple_of=self.pad_to_multiple_of)
             if self.whole_word_mask and "offset_mapping" in examples[0]:
                 mappings = [example["offset_mapping"] for example in examples]
-                offsets = self._offsets(mappings, batch["input_ids"].shape[1])
+                # Tokenizers do not pad offsets.
+                offsets = pad_rows(mappings, batch["input_ids"].shape[1], 0, self.tokenizer.padding_side)
         else:
             batch = {"input_ids": stack_or_pad(examples, self.tokenizer, self.pad_to_multiple_of)}
         special = batch.pop("special_tokens_mask", None)
@@ -85,14 +86,6 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
                 labels[labels == self.tokenizer.pad_token_id] = IGNORE
             batch["labels"] = labels
         return batch
-
-    def _offsets(self, rows: list[Any], width: int) -> Tensor:
-        """Pads the offsets of the tokens, which tokenizers do not pad."""
-        spans = torch.zeros(len(rows), width, 2, dtype=torch.long)
-        for span, row in zip(spans, rows, strict=True):
-            at = slice(0, len(row)) if self.tokenizer.padding_side == "right" else slice(width - len(row), width)
-            span[at] = torch.as_tensor(row)
-        return spans
 
     def create_rng(self) -> None:
         """Makes the collator's random generator. Each loading process has a different seed, so that masks differ."""

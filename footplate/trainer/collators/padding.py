@@ -83,10 +83,10 @@ def rounded_up(length: int, multiple: int | None) -> int:
 
 def pad_rows(rows: Sequence[Any], width: int, value: int, side: str) -> Tensor:
     """Returns the rows as one tensor, in which `value` fills each row to `width` on the right or left `side`."""
-    result = torch.full((len(rows), width), value, dtype=torch.long)
-    for padded_row, row in zip(result, rows, strict=True):
-        place = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
-        padded_row[place] = torch.as_tensor(row, dtype=torch.long)
+    tensors = [torch.as_tensor(row, dtype=torch.long) for row in rows]
+    result = torch.full((len(tensors), width, *tensors[0].shape[1:]), value)
+    for padded_row, row in zip(result, tensors, strict=True):
+        padded_row[slice(0, len(row)) if side == "right" else slice(width - len(row), width)] = row
     return result
 
 
