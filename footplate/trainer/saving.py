@@ -124,8 +124,10 @@ def save_checkpoint(trainer: Trainer) -> None:
     """Writes a checkpoint, in the background if the arguments allow it. A failure stops training only if repeated."""
     if trainer._footplate.background.is_under_way:
         finish_save(trainer)
-    # peft computes some adapters from the model itself, which training changes meanwhile.
-    if trainer.args.save_in_background and saves_plainly(trainer) and not adapters.computed(trainer.model):
+    # Training changes the model's weights meanwhile. An overridden method of saving may read them, and peft computes
+    # some adapters from them.
+    is_plain = trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
+    if trainer.args.save_in_background and is_plain and not adapters.computed(trainer.model):
         # Everything that the checkpoint stores is copied, and then written in a thread.
         parent, step = _note_best(trainer), trainer.state.global_step
         weights, progress = copied(adapters.state_to_save(trainer.model)), copied(_progress(trainer))
@@ -221,14 +223,6 @@ def _write_pieces(trainer: Trainer, progress: dict[str, Any], folder: Path) -> N
                 component.save_pretrained(folder)
         _save_arguments(trainer, folder)
         _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
-
-
-def saves_plainly(trainer: Trainer) -> bool:
-    """Returns True if no method of saving is overridden.
-
-    An override may read the model's weights, which training changes while a checkpoint is written in the background.
-    """
-    return trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
 
 
 def _note_best(trainer: Trainer) -> Path:
@@ -366,7 +360,7 @@ def load_state(trainer: Trainer, folder: Path) -> tuple[TrainerState, dict[str, 
     if state.train_batch_size is not None:
         of_state["per_device_train_batch_size"] = state.train_batch_size
     _compare_arguments(trainer, folder, arguments or of_state)
-    return state, arguments or {}
+    return state, arguments
 
 
 _INTERVALS = ("logging_steps", "eval_steps", "save_steps")
@@ -401,8 +395,8 @@ def load_callback_states(trainer: Trainer) -> None:
         )
 
 
-def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerState, dict[str, Any] | None]:
-    """Returns a checkpoint's TrainerState, and the arguments of the run that wrote it if it has a file of them."""
+def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerState, dict[str, Any]]:
+    """Returns a checkpoint's TrainerState, and the arguments of the run that wrote it."""
     if not files.holds_optimizer(folder) and files.holds_model(folder):
         raise ValueError(
             f"{folder.name} holds only a model, because of save_only_model: training cannot continue from it. Load its "
@@ -417,8 +411,13 @@ def _read_state(folder: Path, where_is: Callable[[str], str]) -> tuple[TrainerSt
     if state.best_model_checkpoint and not Path(state.best_model_checkpoint).is_dir():
         log.warning("the best checkpoint %s no longer exists and is not used", state.best_model_checkpoint)
         state.best_model_checkpoint = None
-    arguments = folder / files.ARGUMENTS
-    return state, json.loads(arguments.read_text(encoding="utf-8")) if arguments.is_file() else None
+    return state, _read_arguments(folder)
+
+
+def _read_arguments(folder: Path) -> dict[str, Any]:
+    """Returns the arguments of the run that wrote a checkpoint, or an empty dict if they are not stored as JSON."""
+    path = folder / files.ARGUMENTS
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}  # type: ignore[no-any-return]
 
 
 def load_optimizer(trainer: Trainer, checkpoint: str | None) -> None:
@@ -432,8 +431,9 @@ def load_optimizer(trainer: Trainer, checkpoint: str | None) -> None:
     optimizer = strategy.plain_optimizer(trainer.optimizer)
     with strategy.readable_folder(folder, files.is_optimizer) as here:
         stored = strategy.stored_optimizer(optimizer, here)
-    schedule, scale = strategy.peers.from_main(lambda: _read_schedule(folder))
-    if strategy.scale is not None and scale is not None:
+    schedule = strategy.peers.from_main(lambda: files.load_tensors(folder, files.SCHEDULER))
+    if strategy.scale is not None and strategy.peers.from_main((folder / files.SCALER).exists):
+        scale = strategy.peers.from_main(lambda: files.load_tensors(folder, files.SCALER))
         strategy.scale.scaler.load_state_dict(scale)
     if not (trainer._footplate.made_schedule and isinstance(scheduler, LambdaLR)):
         strategy.load_optimizer(optimizer, stored)
@@ -450,22 +450,14 @@ def load_optimizer(trainer: Trainer, checkpoint: str | None) -> None:
 
 def averaging_optimizer(folder: Path) -> Callable[..., Any] | None:
     """Returns the class of the schedule-free optimizer that a checkpoint was trained with, or None for any other."""
-    return _averaging_of(folder)[0]
+    return SCHEDULE_FREE.get(str(_read_arguments(folder).get("optim"))) if files.holds_optimizer(folder) else None
 
 
 def is_averaged(folder: Path) -> bool:
     """Returns False if a checkpoint has the weights of a schedule-free training, and another set is their average."""
-    return _averaging_of(folder)[1]
-
-
-def _averaging_of(folder: Path) -> tuple[Callable[..., Any] | None, bool]:
-    """Returns a checkpoint's `averaging_optimizer`, and False if its weights are known to be those of training."""
-    path = folder / files.ARGUMENTS
-    if not path.is_file():
-        return None, not _holds_state_of_training(folder / files.OPTIMIZER)
-    arguments = json.loads(path.read_text(encoding="utf-8"))
-    kind = SCHEDULE_FREE.get(str(arguments.get("optim"))) if files.holds_optimizer(folder) else None
-    return kind, not arguments.get(NOT_AVERAGED)
+    if (folder / files.ARGUMENTS).is_file():
+        return not _read_arguments(folder).get(NOT_AVERAGED)
+    return not _holds_state_of_training(folder / files.OPTIMIZER)
 
 
 def _holds_state_of_training(optimizer: Path) -> bool:
@@ -496,7 +488,7 @@ def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
     was saved at the step of an evaluation.
     """
     strategy = trainer._footplate.strategy
-    kind, has_average = strategy.peers.from_main(lambda: _averaging_of(folder))
+    kind, has_average = strategy.peers.from_main(lambda: (averaging_optimizer(folder), is_averaged(folder)))
     if kind is None:
         return None if has_average else "this needs one optimizer, named by `optim`, and its saved state"
     if not strategy.holds_whole:
@@ -510,12 +502,6 @@ def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
         return f"its optimizer has other parameters: {error}"
     optimizer.eval()
     return None
-
-
-def _read_schedule(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the schedule's state, and the loss scale if there is one."""
-    scale = files.load_tensors(folder, files.SCALER) if (folder / files.SCALER).exists() else None
-    return files.load_tensors(folder, files.SCHEDULER), scale
 
 
 def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
-from footplate.trainer.saving import saves_plainly
+from footplate.trainer.overrides import Shortcut
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -40,7 +40,8 @@ def try_saving(trainer: Trainer, *, resumes: bool) -> None:
     try:
         scratch.mkdir(parents=True)
         (scratch / "written").write_text("yes")
-        if saves_plainly(trainer) and not any(map(_is_sharded, state.values())):
+        is_plain = trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
+        if is_plain and not any(map(_is_sharded, state.values())):
             _require_space(parent, state, resumes=resumes)
             # peft cannot compute an adapter from stand-ins, because they do not have the shapes of the weights.
             if not adapters.computed(trainer.model):
