@@ -150,7 +150,7 @@ def _prepare(trainer: Trainer, max_steps: int, loader: Any, folder: Path | None)
     trainer.create_optimizer()
     trainer.model_wrapped, trainer.optimizer = internals.strategy.prepare(trainer.model, trainer.optimizer)
     trainer.create_scheduler(max_steps)
-    internals.strategy.prepare_schedule(trainer.lr_scheduler)
+    internals.strategy.accelerator.prepare(trainer.lr_scheduler)
     trainer._load_optimizer_and_scheduler(None if folder is None else str(folder))
     events = trainer.callback_handler
     events.model, events.optimizer, events.lr_scheduler = trainer.model, trainer.optimizer, trainer.lr_scheduler

@@ -175,7 +175,8 @@ def _generated(trainer: Seq2SeqTrainer, inputs: dict[str, Any], gen_kwargs: dict
     if shifted is not None and "labels" in inputs and inputs["labels"].shape == shifted.shape:
         # Leaves out decoder inputs that were made from the labels, because they contain the answer.
         generate_inputs = {k: v for k, v in inputs.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
-    options = {"synced_gpus": trainer._footplate.strategy.generates_in_step, **gen_kwargs}
+    # A sharded model needs every process in each forward, until the texts of all have ended.
+    options = {"synced_gpus": not trainer._footplate.strategy.holds_whole, **gen_kwargs}
     with torch.no_grad():
         tokens: Tensor = trainer.model.generate(**generate_inputs, **options)  # type: ignore[operator]
     return tokens

@@ -28,7 +28,6 @@ T = TypeVar("T")
 
 
 class Sharded(Ddp):
-    generates_in_step = True
     holds_whole = False
     _gathered: dict[str, Tensor] | None = None
 

@@ -19,7 +19,6 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import checkpoint as files
@@ -55,8 +54,6 @@ class Single:
     """True if a checkpoint holds one shard per process. False if the main process gathers and writes all of it."""
     holds_whole = True
     """True if each process has the complete model."""
-    generates_in_step = False
-    """True if every process takes part in `generate` until the texts of all have ended, as a sharded model requires."""
 
     moves_model = True
     """False for a model whose layers must stay on the devices on which they were loaded."""
@@ -147,9 +144,6 @@ class Single:
         # Accelerate keeps a list of all loaders, which would grow, because each evaluation makes a new one.
         self.accelerator._dataloaders.clear()
         return prepared
-
-    def prepare_schedule(self, scheduler: LRScheduler) -> None:
-        self.accelerator.prepare(scheduler)
 
     def plain_optimizer(self, optimizer: Any) -> Optimizer:
         """Returns torch's optimizer inside Accelerate's wrapper. The wrapper would cost time in every step."""
