@@ -159,42 +159,26 @@ class AgreeingHandler(CallbackHandler):
         self._peers, self._postponed = peers, dict.fromkeys(FLAGS, False)
         super().__init__(*args)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self._agreed(super().on_step_end(args, state, control))
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self._agreed(super().on_epoch_end(args, state, control))
-
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float]
+    def call_event(
+        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **extra: Any
     ) -> TrainerControl:
-        return self._agreed(super().on_evaluate(args, state, control, metrics))
-
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any]) -> TrainerControl:
-        before = self._stops(control)
-        return self._postpone_stop(before, super().on_log(args, state, control, logs))
-
-    def on_save(
-        self, args: Any, state: TrainerState, control: TrainerControl, checkpoint: Any = None
-    ) -> TrainerControl:
-        before = self._stops(control)
-        return self._postpone_stop(before, super().on_save(args, state, control, checkpoint))
+        if event in ("on_step_end", "on_epoch_end", "on_evaluate"):
+            return self._agreed(super().call_event(event, args, state, control, **extra))
+        if event not in ("on_log", "on_save"):
+            return super().call_event(event, args, state, control, **extra)
+        before = [getattr(control, name) for name in _STOPS]
+        control = super().call_event(event, args, state, control, **extra)
+        for name, was_set in zip(_STOPS, before, strict=True):
+            if getattr(control, name) and not was_set:
+                self._postponed[name] = True
+                setattr(control, name, False)
+        return control
 
     def _agreed(self, control: TrainerControl) -> TrainerControl:
         flags = [flag or self._postponed[name] for name, flag in zip(FLAGS, astuple(control), strict=True)]
         for name, flag in zip(FLAGS, self._peers.any(flags), strict=True):
             setattr(control, name, flag)
             self._postponed[name] = False
-        return control
-
-    def _stops(self, control: TrainerControl) -> list[bool]:
-        return [getattr(control, name) for name in _STOPS]
-
-    def _postpone_stop(self, before: list[bool], control: TrainerControl) -> TrainerControl:
-        for name, was_set in zip(_STOPS, before, strict=True):
-            if getattr(control, name) and not was_set:
-                self._postponed[name] = True
-                setattr(control, name, False)
         return control
 
 
