@@ -34,7 +34,7 @@ from footplate.contract.help_texts import meanings
 from footplate.contract.settings import Settings, variable
 from footplate.runtime.catalogue import describe
 from footplate.sdk.settings import ClientSettings
-from footplate.trainer.declined import NEVER_CALLED
+from footplate.trainer.overrides import NEVER_CALLED
 from service.api.openapi import describe as describe_api
 from service.app import routes
 from service.counters import Counts, prometheus_name

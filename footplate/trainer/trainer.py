@@ -37,7 +37,6 @@ from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, Trai
 from footplate.trainer.checkpoint import TRAINER_STATE_NAME, is_optimizer
 from footplate.trainer.collators.choose import choose_collator
 from footplate.trainer.data import Collator, count_items, has_length
-from footplate.trainer.declined import refuse_overrides
 from footplate.trainer.internals import Internals
 from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.memory import MemoryMeter
@@ -46,7 +45,7 @@ from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizer
 from footplate.trainer.names import HPSearchBackend
 from footplate.trainer.optimizers.choose import optimizer_class
 from footplate.trainer.optimizers.groups import decay_parameter_names
-from footplate.trainer.overrides import Overrides, Shortcut, left_out_by, methods_of
+from footplate.trainer.overrides import Overrides, Shortcut, left_out_by, methods_of, refuse_overrides
 from footplate.trainer.placed_models import set_attributes_of_the_model, set_model
 from footplate.trainer.plan import StepPlan
 from footplate.trainer.precision import use_tf32

@@ -21,15 +21,14 @@ from footplate.contract.arguments import NOT_YET
 from footplate.contract.arguments.legacy import LEGACY, RemovedArgument, RenamedArgument
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
 from footplate.contract.errors import NotAvailableYet
-from footplate.trainer import declined
 from footplate.trainer.callbacks import EVENTS, CallbackHandler
+from footplate.trainer.overrides import NEVER_CALLED as DECLINED
 
 FIELDS = {field.name: field for field in dataclasses.fields(footplate.TrainingArguments)}
 THEIRS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments) if field.init}
 METHODS = {
     name: item for name, item in vars(transformers.Trainer).items() if callable(item) or isinstance(item, staticmethod)
 }
-DECLINED = declined.NEVER_CALLED
 
 
 def default(field: Any) -> Any:
@@ -122,7 +121,7 @@ def test_an_older_argument_name_that_contradicts_its_newer_name_is_refused() -> 
 def test_every_method_of_hugging_face_exists_or_is_declined_with_a_hint() -> None:
     missing = {name for name in METHODS if not name.startswith("__") and not hasattr(footplate.Trainer, name)}
 
-    assert missing == set(declined.NEVER_CALLED) & set(METHODS)
+    assert missing == set(DECLINED) & set(METHODS)
     assert set(DECLINED) <= set(METHODS), "transformers no longer has these names"
     assert all(DECLINED.values())
 
