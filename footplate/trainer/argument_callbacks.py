@@ -1,19 +1,21 @@
-"""Callbacks that the Trainer adds if one argument is set, such as `max_nan_steps`."""
+"""The callbacks of a Trainer, also those that it adds if one argument is set, such as `max_nan_steps`."""
 
 from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from footplate.trainer.callbacks import TrainerCallback
+from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, TrainerCallback, progress_callback
+from footplate.trainer.named import FollowEpochs
 from footplate.trainer.reporting import describe_step
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.device_copy import tensors_in
+from footplate.trainer.tracker_callbacks import reporters
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -21,7 +23,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("footplate.trainer")
 
 
-def callbacks_of_arguments(trainer: Trainer) -> list[TrainerCallback]:
+def callback_handler(trainer: Trainer, callbacks: Sequence[Any]) -> CallbackHandler:
+    """Returns the handler of all callbacks: the Trainer's own, then the user's, and last the one that shows logs.
+
+    A callback sees the control flags that earlier callbacks set, and may change a log before it is shown.
+    """
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks")
+    internals = trainer._footplate
+    every = [
+        *(kind() for kind in DEFAULT_CALLBACKS),
+        *([FollowEpochs()] if internals.named_optimizers else []),
+        *reporters(trainer),
+        *_callbacks_of_arguments(trainer),
+        *callbacks,
+        progress_callback(trainer.args),
+    ]
+    return internals.strategy.callback_handler(
+        every, trainer.model, trainer.processing_class, trainer.optimizer, trainer.lr_scheduler
+    )
+
+
+def _callbacks_of_arguments(trainer: Trainer) -> list[TrainerCallback]:
     args = trainer.args
     callbacks: list[TrainerCallback] = []
     if args.torch_empty_cache_steps is not None:

@@ -131,6 +131,18 @@ class PushInProgress:
         wait(self.uploads)
 
 
+def push_in_progress(trainer: Trainer) -> PushInProgress | None:
+    """The upload of a checkpoint that is under way, or None. Setting None forgets the uploads."""
+    pushes = trainer._footplate.pushes
+    return PushInProgress(tuple(push.upload for push in pushes)) if pushes else None
+
+
+def forget_pushes(trainer: Trainer, push: None) -> None:
+    if push is not None:
+        raise AttributeError("push_in_progress can only be set to None, because the Trainer itself lists its uploads")
+    trainer._footplate.pushes.clear()
+
+
 def finish_current_push(trainer: Trainer) -> None:
     wait([push.upload for push in trainer._footplate.pushes])
     assert not pushes_in_progress(trainer)

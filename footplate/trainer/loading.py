@@ -30,6 +30,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("footplate.trainer")
 
 
+def get_train_dataloader(trainer: Trainer) -> Any:
+    if trainer.train_dataset is None:
+        raise ValueError("training needs a train_dataset")
+    return trainer._get_dataloader(
+        dataset=trainer.train_dataset,
+        description="Training",
+        batch_size=trainer._train_batch_size,
+        sampler_fn=trainer._get_train_sampler,
+        is_training=True,
+    )
+
+
 def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
     """Returns the loader of one set. If loading processes persist, each of the Trainer's own sets has one loader."""
     dataset = trainer.eval_dataset if eval_dataset is None else eval_dataset
@@ -55,6 +67,17 @@ def get_eval_dataloader(trainer: Trainer, eval_dataset: Any = None) -> Any:
         batch_size=trainer.args.eval_batch_size,
         sampler_fn=trainer._get_eval_sampler,
         dataloader_key=key,
+    )
+
+
+def get_test_dataloader(trainer: Trainer, test_dataset: Any) -> Any:
+    """Returns a loader in the order of the data, because scripts join predictions with the rows of the data."""
+    is_own = "_get_eval_sampler" in trainer._footplate.overrides
+    return trainer._get_dataloader(
+        dataset=test_dataset,
+        description="test",
+        batch_size=trainer.args.eval_batch_size,
+        sampler_fn=trainer._get_eval_sampler if is_own else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Computes the loss and the gradients of one micro-batch."""
+"""Reads the micro-batches of a step, and computes the loss and the gradients of each."""
 
 from __future__ import annotations
 
@@ -23,6 +23,22 @@ if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
 
 log = logging.getLogger("footplate.trainer")
+
+
+@left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
+def get_batch_samples(
+    trainer: Trainer, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+) -> tuple[list[Any], Tensor | int | None]:
+    """Returns one step's micro-batches, and if the loss needs it, the number of labels that are not ignored."""
+    window = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+    return window, trainer._get_num_items_in_batch(window, device)
+
+
+@left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
+def num_items_in_batch(trainer: Trainer, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
+    signature = trainer._footplate.model_signature
+    counts = trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None or not signature.takes_labels
+    return count_items(batch_samples, device, shifts=trainer._loss_shifts_labels) if counts else None
 
 
 @left_out_by(Shortcut.TRAINING_STEP)

@@ -1,4 +1,4 @@
-"""Makes the Trainer's optimizer and schedule from the arguments."""
+"""Makes the Trainer's optimizer and schedule from the arguments, and finds the optimizer's groups and rates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,26 @@ def optimizer_by_name(trainer: Trainer) -> dict[str, Optimizer]:
     return plain.by_name if isinstance(plain, NamedOptimizers) else {}
 
 
-def require_optimizer(trainer: Trainer) -> Any:
+def learning_rates(trainer: Trainer) -> list[float]:
+    return [group["lr"] for group in _groups(trainer)]
+
+
+def first_learning_rate(trainer: Trainer) -> float:
+    return float(_groups(trainer)[0]["lr"])
+
+
+def optimizer_group(trainer: Trainer, param: str | nn.Parameter | None = None) -> Any:
+    """Returns the optimizer's group that has the parameter. Without a parameter, returns all groups' parameters."""
+    groups = _groups(trainer)
+    if param is None:
+        return [group["params"] for group in groups]
+    parameter_object = dict(trainer.model.named_parameters())[param] if isinstance(param, str) else param
+    return next(
+        (group for group in groups if any(parameter is parameter_object for parameter in group["params"])), None
+    )
+
+
+def _groups(trainer: Trainer) -> list[dict[str, Any]]:
     if trainer.optimizer is None:
         raise ValueError("there is no optimizer yet: call create_optimizer() or train() first")
-    return trainer.optimizer
+    return trainer.optimizer.param_groups  # type: ignore[no-any-return]

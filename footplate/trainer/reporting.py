@@ -75,6 +75,24 @@ def take_loss(trainer: Trainer) -> LossSum:
     return trainer._footplate.run.step.tally.take().joined(trainer._footplate.strategy.peers)
 
 
+def floating_point_ops(trainer: Trainer, inputs: dict[str, Any]) -> int:
+    """Returns the operations in forward and backward of one micro-batch.
+
+    These are 6 per parameter and token if the model has `num_parameters`, else 0.
+    """
+    count: Any = getattr(trainer.model, "num_parameters", None)
+    name = trainer._footplate.model_signature.main_input
+    if count is None or name not in inputs:
+        return 0
+    return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
+
+
+def store_flos(trainer: Trainer) -> None:
+    """Adds the floating point operations of all processes to the state, and resets the counter."""
+    trainer.state.total_flos += trainer._footplate.strategy.readers.total(trainer.current_flos)
+    trainer.current_flos = 0.0
+
+
 def count_flos(trainer: Trainer, batch: Any) -> None:
     trainer.current_flos += float(trainer.floating_point_ops(batch))
 
@@ -173,7 +191,12 @@ def set_log_level(args: TrainingArguments) -> None:
             logging.getLogger(name).setLevel(args.get_process_log_level())
 
 
-def readable(name: str, value: Any) -> Any:
+def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Formats metrics for people: times as h:mm:ss.ss, floating point operations in GF, numbers with 4 digits."""
+    return {name: _readable(name, value) for name, value in metrics.items()}
+
+
+def _readable(name: str, value: Any) -> Any:
     if "_mem_" in name:
         return f"{value >> 20}MB"
     if "_runtime" in name:

@@ -100,6 +100,13 @@ def _save_processor(trainer: Trainer, folder: Path) -> None:
         processor.save_pretrained(folder)
 
 
+def save_state(trainer: Trainer) -> None:
+    if trainer.is_world_process_zero():
+        folder = Path(trainer.args.output_dir or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        trainer.state.save_to_json(folder / files.STATE)
+
+
 def save_merged_model(trainer: Trainer, output_dir: str) -> None:
     """Writes the model with peft's adapters merged into its weights. The Trainer's own model keeps its adapters."""
     strategy = trainer._footplate.strategy
@@ -418,6 +425,12 @@ def _read_arguments(folder: Path) -> dict[str, Any]:
     """Returns the arguments of the run that wrote a checkpoint, or an empty dict if they are not stored as JSON."""
     path = folder / files.ARGUMENTS
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}  # type: ignore[no-any-return]
+
+
+def load_weights(trainer: Trainer, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+    strategy = trainer._footplate.strategy
+    with strategy.readable_folder(Path(resume_from_checkpoint), lambda name: not files.is_optimizer(name)) as folder:
+        strategy.load_weights(trainer.model if model is None else model, folder)
 
 
 def load_optimizer(trainer: Trainer, checkpoint: str | None) -> None:

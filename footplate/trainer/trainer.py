@@ -6,12 +6,11 @@ checkpoints. Their first parameter, `trainer`, is the object. The folder steps/ 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -31,17 +30,16 @@ from footplate.trainer import (
     saving,
     search,
 )  # fmt: skip
-from footplate.trainer.argument_callbacks import callbacks_of_arguments
+from footplate.trainer.argument_callbacks import callback_handler
 from footplate.trainer.arguments import TrainingArguments
-from footplate.trainer.callbacks import DEFAULT_CALLBACKS, CallbackHandler, TrainerCallback, progress_callback
-from footplate.trainer.checkpoint import TRAINER_STATE_NAME, is_optimizer
+from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.collators.choose import choose_collator
-from footplate.trainer.data import Collator, count_items, has_length
+from footplate.trainer.data import Collator, has_length
 from footplate.trainer.internals import Internals
 from footplate.trainer.losses.smoothing import label_smoother
 from footplate.trainer.memory import MemoryMeter
 from footplate.trainer.metrics.choose import BatchMetric, make_metric
-from footplate.trainer.named import FollowEpochs, NamedOptimizer, NamedOptimizers, all_named
+from footplate.trainer.named import NamedOptimizer, NamedOptimizers, all_named
 from footplate.trainer.names import HPSearchBackend
 from footplate.trainer.optimizers.choose import optimizer_class
 from footplate.trainer.optimizers.groups import decay_parameter_names
@@ -53,7 +51,6 @@ from footplate.trainer.seeds import seed_all
 from footplate.trainer.seeds import set_seed as set_seed
 from footplate.trainer.state import TrainerControl, TrainerState, TrainOutput
 from footplate.trainer.strategies.choose import choose
-from footplate.trainer.tracker_callbacks import reporters
 from footplate.trainer.validate import validate
 
 
@@ -149,7 +146,7 @@ class Trainer:
         reporting.note_process(self, self.state)
         self.current_gradient_accumulation_steps: float = self.args.gradient_accumulation_steps
         self.current_flos = 0.0
-        self.callback_handler = _handler(self, callbacks or ())
+        self.callback_handler = callback_handler(self, callbacks or ())
         self.hub_model_id: str | None = None
         if self.args.push_to_hub:
             self.init_hf_repo()
@@ -193,20 +190,6 @@ class Trainer:
         """The backend of the search that is under way. Only optuna is supported."""
         return None if self._footplate.search is None else HPSearchBackend.OPTUNA
 
-    @property
-    def push_in_progress(self) -> hub.PushInProgress | None:
-        """The upload of a checkpoint that is under way, or None. Setting None forgets the uploads."""
-        pushes = self._footplate.pushes
-        return hub.PushInProgress(tuple(push.upload for push in pushes)) if pushes else None
-
-    @push_in_progress.setter
-    def push_in_progress(self, push: None) -> None:
-        if push is not None:
-            raise AttributeError(
-                "push_in_progress can only be set to None, because the Trainer itself lists its uploads"
-            )
-        self._footplate.pushes.clear()
-
     def call_model_init(self, trial: Any = None) -> nn.Module:
         if self.model_init is None:
             raise ValueError(
@@ -246,6 +229,8 @@ class Trainer:
 
     # One micro-batch
 
+    get_batch_samples = micro_batch.get_batch_samples
+    _get_num_items_in_batch = micro_batch.num_items_in_batch
     training_step = micro_batch.training_step
     compute_loss = micro_batch.compute_loss
 
@@ -258,20 +243,6 @@ class Trainer:
         """Returns a context that does nothing, because Accelerate already puts autocast around `forward`."""
         return _NOTHING
 
-    @left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Tensor | int | None]:
-        """Returns one step's micro-batches, and if the loss needs it, the number of labels that are not ignored."""
-        window = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
-        return window, self._get_num_items_in_batch(window, device)
-
-    @left_out_by(Shortcut.COUNT_IN_ALL_PROCESSES)
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | int | None:
-        signature = self._footplate.model_signature
-        counts = self.model_accepts_loss_kwargs or self.compute_loss_func is not None or not signature.takes_labels
-        return count_items(batch_samples, device, shifts=self._loss_shifts_labels) if counts else None
-
     @left_out_by(Shortcut.TRAINING_STEP, Shortcut.PREDICTION_STEP)
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return self._prepare_input(inputs)  # type: ignore[no-any-return]
@@ -283,29 +254,9 @@ class Trainer:
 
     # Data
 
-    def get_train_dataloader(self) -> Any:
-        if self.train_dataset is None:
-            raise ValueError("training needs a train_dataset")
-        return self._get_dataloader(
-            dataset=self.train_dataset,
-            description="Training",
-            batch_size=self._train_batch_size,
-            sampler_fn=self._get_train_sampler,
-            is_training=True,
-        )
-
+    get_train_dataloader = loading.get_train_dataloader
     get_eval_dataloader = loading.get_eval_dataloader
-
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Returns a loader in the order of the data, because scripts join predictions with the rows of the data."""
-        is_own = "_get_eval_sampler" in self._footplate.overrides
-        return self._get_dataloader(
-            dataset=test_dataset,
-            description="test",
-            batch_size=self.args.eval_batch_size,
-            sampler_fn=self._get_eval_sampler if is_own else None,
-        )
-
+    get_test_dataloader = loading.get_test_dataloader
     _get_dataloader = loading.get_dataloader
     _set_signature_columns_if_needed = loading.set_signature_columns
     _remove_unused_columns = loading.remove_unused_columns
@@ -356,21 +307,9 @@ class Trainer:
         elements = self._footplate.strategy.elements
         return sum(elements(parameter) for parameter in self.model.parameters() if parameter.requires_grad)
 
-    def get_learning_rates(self) -> list[float]:
-        return [group["lr"] for group in optimizing.require_optimizer(self).param_groups]
-
-    def get_optimizer_group(self, param: str | nn.Parameter | None = None) -> Any:
-        """Returns the optimizer's group that has the parameter. Without a parameter, returns all groups' parameters."""
-        groups = optimizing.require_optimizer(self).param_groups
-        if param is None:
-            return [group["params"] for group in groups]
-        parameter_object = dict(self.model.named_parameters())[param] if isinstance(param, str) else param
-        return next(
-            (group for group in groups if any(parameter is parameter_object for parameter in group["params"])), None
-        )
-
-    def _get_learning_rate(self) -> float:
-        return float(optimizing.require_optimizer(self).param_groups[0]["lr"])
+    get_learning_rates = optimizing.learning_rates
+    get_optimizer_group = optimizing.optimizer_group
+    _get_learning_rate = optimizing.first_learning_rate
 
     # Evaluation
 
@@ -393,32 +332,9 @@ class Trainer:
     log_metrics = reporting.log_metrics
     save_metrics = reporting.save_metrics
 
-    def store_flos(self) -> None:
-        """Adds the floating point operations of all processes to the state, and resets the counter."""
-        self.state.total_flos += self._footplate.strategy.readers.total(self.current_flos)
-        self.current_flos = 0.0
-
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Returns the operations in forward and backward of one micro-batch.
-
-        These are 6 per parameter and token if the model has `num_parameters`, else 0.
-        """
-        count: Any = getattr(self.model, "num_parameters", None)
-        name = self._footplate.model_signature.main_input
-        if count is None or name not in inputs:
-            return 0
-        return int(6 * inputs[name].numel() * count(exclude_embeddings=True))
-
-    @staticmethod
-    def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
-        """Formats metrics for people: times as h:mm:ss.ss, floating point operations in GF, numbers with 4 digits."""
-        return {name: reporting.readable(name, value) for name, value in metrics.items()}
-
-    def save_state(self) -> None:
-        if self.is_world_process_zero():
-            folder = Path(self.args.output_dir or ".")
-            folder.mkdir(parents=True, exist_ok=True)
-            self.state.save_to_json(folder / TRAINER_STATE_NAME)
+    metrics_format = staticmethod(reporting.metrics_format)
+    store_flos = reporting.store_flos
+    floating_point_ops = reporting.floating_point_ops
 
     # Models and checkpoints
 
@@ -428,11 +344,8 @@ class Trainer:
     _save_checkpoint = saving.save
     _load_optimizer_and_scheduler = saving.load_optimizer
     _load_callback_state = saving.load_callback_states
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        strategy = self._footplate.strategy
-        with strategy.readable_folder(Path(resume_from_checkpoint), lambda name: not is_optimizer(name)) as folder:
-            strategy.load_weights(self.model if model is None else model, folder)
+    _load_from_checkpoint = saving.load_weights
+    save_state = saving.save_state
 
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))
@@ -442,6 +355,7 @@ class Trainer:
     init_hf_repo = hub.init_hf_repo
     push_to_hub = hub.push_to_hub
     create_model_card = modelcard.create_model_card
+    push_in_progress = property(hub.push_in_progress, hub.forget_pushes)
     _push_from_checkpoint = hub.push_checkpoint
     _finish_current_push = hub.finish_current_push
 
@@ -461,27 +375,6 @@ class Trainer:
 
     def is_world_process_zero(self) -> bool:
         return self.args.process_index == 0
-
-
-def _handler(trainer: Trainer, callbacks: Sequence[Any]) -> CallbackHandler:
-    """Returns the handler of all callbacks: the Trainer's own, then the user's, and last the one that shows logs.
-
-    A callback sees the control flags that earlier callbacks set, and may change a log before it is shown.
-    """
-    if not isinstance(callbacks, Iterable):
-        raise TypeError(f"callbacks is a {type(callbacks).__name__}: pass a list of callbacks")
-    internals = trainer._footplate
-    every = [
-        *(kind() for kind in DEFAULT_CALLBACKS),
-        *([FollowEpochs()] if internals.named_optimizers else []),
-        *reporters(trainer),
-        *callbacks_of_arguments(trainer),
-        *callbacks,
-        progress_callback(trainer.args),
-    ]
-    return internals.strategy.callback_handler(
-        every, trainer.model, trainer.processing_class, trainer.optimizer, trainer.lr_scheduler
-    )
 
 
 _NOTHING: AbstractContextManager[Any] = nullcontext()
