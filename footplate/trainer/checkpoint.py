@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy
 import torch
+from numpy._core.multiarray import _reconstruct
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -40,6 +41,7 @@ UNFINISHED = ".tmp-checkpoint-"
 """The beginning of the names of folders into which checkpoints are saved. A save that is killed leaves its folder."""
 PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME = "checkpoint", STATE
 _NAME = re.compile(r"^checkpoint-(\d+)$")
+_NUMPY_CONSTRUCTORS: list[Any] = [_reconstruct, numpy.ndarray, numpy.dtype, numpy.dtypes.UInt32DType]
 _ASIDE = re.compile(r"^\.old-(checkpoint-\d+)-[0-9a-f]+$")
 
 
@@ -123,27 +125,23 @@ def sweep(parent: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def rotate(parent: Path, limit: int | None, checkpoint: Checkpoint, protect: set[Path]) -> None:
-    """Deletes the oldest checkpoints until `limit` remain. Those in `protect` count, but are never deleted."""
+def rotate(
+    parent: Path, limit: int | None, checkpoint: Checkpoint, protect: set[Path], *, counts_protected: bool = True
+) -> None:
+    """Deletes the oldest checkpoints until `limit` remain. Those in `protect` are never deleted.
+
+    With `counts_protected`, the protected ones count as well. Without it, they remain beside the newest `limit`.
+    """
     if limit is None:
         return
-    remaining = _oldest_first(parent, checkpoint.step)
+    paths = _oldest_first(parent, checkpoint.step)
+    surplus = len(paths) - limit
     protected = {path.resolve() for path in (checkpoint.path, *protect)}
-    for path in list(remaining):
-        if len(remaining) <= limit:
-            return
-        if path.resolve() not in protected:
+    for path in paths if counts_protected else paths[:-limit]:
+        if surplus > 0 and path.resolve() not in protected:
             shutil.rmtree(path, ignore_errors=True)
-            remaining.remove(path)
+            surplus -= 1
             reached(Moment.AFTER_CHECKPOINT_ROTATED)
-
-
-def keep(parent: Path, newest: int, checkpoint: Checkpoint, protect: set[Path]) -> None:
-    """Deletes all checkpoints except for the newest `newest` and the protected ones."""
-    spare = {path.resolve() for path in (checkpoint.path, *protect)}
-    for path in _oldest_first(parent, checkpoint.step)[:-newest]:
-        if path.resolve() not in spare:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _oldest_first(parent: Path, step: int) -> list[Path]:
@@ -387,15 +385,8 @@ def load_tensors(folder: Path, name: str) -> Any:
     path = folder / name
     if not path.is_file():
         raise CheckpointCorrupt(f"{folder.name}: {name} is missing")
-    with torch.serialization.safe_globals(_numpy_constructors()):
+    with torch.serialization.safe_globals(_NUMPY_CONSTRUCTORS):
         return torch.load(path, map_location="cpu", weights_only=True)
-
-
-@cache
-def _numpy_constructors() -> list[Any]:
-    from numpy._core.multiarray import _reconstruct
-
-    return [_reconstruct, numpy.ndarray, numpy.dtype, numpy.dtypes.UInt32DType]
 
 
 def rng_name(rank: int, world: int) -> str:

@@ -258,13 +258,11 @@ def delete_old_checkpoints(trainer: Trainer, checkpoint: files.Checkpoint) -> fi
     protect = {*trainer._footplate.hooks.relied_on(), *pushes_in_progress(trainer)}
     if trainer.state.best_model_checkpoint is not None:
         protect.add(Path(trainer.state.best_model_checkpoint))
-    if args.keep_last is None and args.keep_best is None:
-        files.rotate(parent, args.save_total_limit, checkpoint, protect)
-        return checkpoint
-    protect |= {parent / f"checkpoint-{step}" for step in best_steps(trainer, parent)[: args.keep_best or 0]}
-    newest = args.keep_last or args.save_total_limit
-    if newest is not None:
-        files.keep(parent, newest, checkpoint, protect)
+    if args.keep_best:
+        protect |= {parent / f"checkpoint-{step}" for step in best_steps(trainer, parent)[: args.keep_best]}
+    limit = args.keep_last or args.save_total_limit
+    counts_protected = args.keep_last is None and args.keep_best is None
+    files.rotate(parent, limit, checkpoint, protect, counts_protected=counts_protected)
     return checkpoint
 
 
