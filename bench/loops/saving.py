@@ -86,7 +86,8 @@ def _by_script(loop: str, turn: Turn, folder: str) -> None:
 
 
 def _is_writing(trainer: Any) -> bool:
-    return bool(trainer._footplate.background.is_under_way and not trainer._footplate.background.is_done)
+    save = trainer._footplate.background
+    return save is not None and not save.checkpoint.done()
 
 
 def _shown(clock: Clock) -> dict[str, float]:

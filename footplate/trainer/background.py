@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -12,30 +13,19 @@ from torch import Tensor
 from footplate.trainer.checkpoint import Checkpoint
 
 
-class Background:
-    """A thread that writes at most one checkpoint at a time."""
+@dataclass(frozen=True, slots=True)
+class BackgroundSave:
+    """A checkpoint that a thread writes."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._under_way: Future[Checkpoint] | None = None
-        self.step = 0
+    step: int
+    checkpoint: Future[Checkpoint]
 
-    def start(self, step: int, write: Callable[[], Checkpoint]) -> None:
-        self.step, self._under_way = step, self._threads.submit(write)
-
-    @property
-    def is_under_way(self) -> bool:
-        return self._under_way is not None
-
-    @property
-    def is_done(self) -> bool:
-        return self._under_way is not None and self._under_way.done()
-
-    def result(self) -> Checkpoint:
-        """Waits for the save, and raises its error if it failed."""
-        under_way, self._under_way = self._under_way, None
-        assert under_way is not None
-        return under_way.result()
+    @classmethod
+    def start(cls, step: int, write: Callable[[], Checkpoint]) -> BackgroundSave:
+        threads = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        checkpoint = threads.submit(write)
+        threads.shutdown(wait=False)
+        return cls(step, checkpoint)
 
 
 def copied(value: Any, copies: dict[tuple[Any, ...], Tensor] | None = None) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from footplate.trainer.background import Background
+from footplate.trainer.background import BackgroundSave
 from footplate.trainer.memory import MemoryMeter
 from footplate.trainer.overrides import Overrides
 
@@ -132,7 +132,7 @@ class Internals:
     made_schedule: bool = False
     """True if the Trainer made the schedule. Another call of `train()` then makes a new one."""
     hooks: CheckpointHooks = field(default_factory=CheckpointHooks)
-    background: Background = field(default_factory=Background)
+    background: BackgroundSave | None = None
     """The checkpoint that is being written in the background."""
     eval_sets: dict[str | None, Any] = field(default_factory=dict)
     """The datasets of the loaders in `trainer._eval_dataloaders`."""

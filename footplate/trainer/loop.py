@@ -217,7 +217,7 @@ def _run_epoch(trainer: Trainer, step: Step, epoch: int, batch: int, batches: It
         state.epoch = epoch + batch / plan.batches_per_epoch
         trainer.control = events.on_step_end(args, state, trainer.control)
         log_evaluate_save(trainer)
-        if internals.background.is_done:
+        if internals.background is not None and internals.background.checkpoint.done():
             saving.finish_save(trainer)
         if trainer.control.should_training_stop or trainer.control.should_epoch_stop:
             break
@@ -257,8 +257,7 @@ def _finish(trainer: Trainer, plan: StepPlan) -> TrainOutput:
     figures["train_loss"] = total / max(steps, 0.001)
     figures.update(internals.memory.figures("train"))
     trainer.log(figures)
-    if internals.background.is_under_way:
-        saving.finish_save(trainer)
+    saving.finish_save(trainer)
     if hasattr(trainer.optimizer, "eval"):
         # Schedule-free optimizers put their averaged weights into the model. If they did so after the best model is
         # loaded, its weights would be averaged with those of the last step.

@@ -23,7 +23,7 @@ from footplate.contract.arguments.training import fixed
 from footplate.contract.errors import CheckpointCorrupt
 from footplate.trainer import adapters, callback_tensors, seeds
 from footplate.trainer import checkpoint as files
-from footplate.trainer.background import copied
+from footplate.trainer.background import BackgroundSave, copied
 from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
 from footplate.trainer.optimizers.groups import parameter_groups
@@ -129,8 +129,7 @@ def save_merged_model(trainer: Trainer, output_dir: str) -> None:
 
 def save_checkpoint(trainer: Trainer) -> None:
     """Writes a checkpoint, in the background if the arguments allow it. A failure stops training only if repeated."""
-    if trainer._footplate.background.is_under_way:
-        finish_save(trainer)
+    finish_save(trainer)
     # Training changes the model's weights meanwhile. An overridden method of saving may read them, and peft computes
     # some adapters from them.
     is_plain = trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
@@ -144,22 +143,23 @@ def save_checkpoint(trainer: Trainer) -> None:
             trainer._save(str(folder), state_dict=weights)
             _write_progress(progress, folder)
 
-        trainer._footplate.background.start(step, lambda: files.commit(parent, step, write, stamp))
+        trainer._footplate.background = BackgroundSave.start(step, lambda: files.commit(parent, step, write, stamp))
         trainer.control.should_save = False
         return
     _conclude(trainer, trainer.state.global_step, lambda: trainer._save_checkpoint(trainer.model, trial=None))
 
 
 def finish_save(trainer: Trainer) -> None:
-    """Waits for the checkpoint that is written in the background, and calls `on_save` or reports the failure."""
-    background = trainer._footplate.background
-    _conclude(trainer, background.step, lambda: delete_old_checkpoints(trainer, background.result()))
+    """Waits for a checkpoint that is written in the background, and calls `on_save` or reports the failure."""
+    background, trainer._footplate.background = trainer._footplate.background, None
+    if background is not None:
+        _conclude(trainer, background.step, lambda: delete_old_checkpoints(trainer, background.checkpoint.result()))
 
 
 def finish_save_after_error(trainer: Trainer) -> None:
     """Waits for a save in the background after training failed. An error of the save is only logged."""
     background = trainer._footplate.background
-    if background.is_under_way:
+    if background is not None:
         try:
             finish_save(trainer)
         except Exception as error:
