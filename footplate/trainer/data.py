@@ -14,7 +14,7 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.trainer.losses.loss import DICT, items
 from footplate.trainer.own_generators import OwnGenerators
 from footplate.trainer.samplers import ALL_DATA, Batches, DataShard, EpochSampler, SeededBatch
-from footplate.trainer.seeds import data_seed, host_fingerprint, host_rng, set_host_rng, set_seed
+from footplate.trainer.seeds import data_seed, host_fingerprint, host_rng, set_host_rng, set_rng_state, set_seed
 from footplate.trainer.strategies.peers import PaddingBatch
 from footplate.trainer.stream import Stream, StreamShard, has_position
 
@@ -145,14 +145,13 @@ class Epoch:
         epoch: int,
         skip: int = 0,
         offset: int = 0,
-        places: Mapping[str, Any] | None = None,
-        restore: Callable[[], None] | None = None,
+        rng: Mapping[str, Any] | None = None,
     ) -> None:
-        places = places or {}
+        places: Mapping[str, Any] = {} if rng is None else rng.get("places", {})
         self._collator = OwnGenerators(getattr(loader, "collate_fn", None))
         self._sampler = OwnGenerators(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
-        if restore is not None and not skip:
-            restore()
+        if rng is not None and not skip:
+            set_rng_state(rng)
             self._collator.restore(places.get("collator", {}))
             self._sampler.restore(places.get("sampler", {}))
         if skip and "epoch" in places:
@@ -175,8 +174,8 @@ class Epoch:
             self._set_rng(places["ahead"])
             self._reads_ahead = True
             self._hold_next()
-        if restore is not None and skip:
-            restore()
+        if rng is not None and skip:
+            set_rng_state(rng)
             self._collator.restore(places.get("collator", {}))
 
     def __iter__(self) -> Iterator[Any]:

@@ -73,7 +73,7 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     run, peers = internals.run, internals.strategy.peers
     loader = trainer.get_train_dataloader()
     plan = StepPlan(*trainer.set_initial_training_values(args, loader))
-    rng: saving.StoredRng | None = None
+    rng: dict[str, Any] | None = None
     trainer.state, position = TrainerState(), DataPosition()
     if folder is not None:
         trainer.state, old_args = saving.load_state(trainer, folder)
@@ -81,8 +81,9 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
         if args.restore_callback_states_from_checkpoint is not False:
             tensors = peers.from_main(lambda: callback_tensors.read(folder))
             callback_tensors.restore(trainer.callback_handler.callbacks, tensors)
-        rng = saving.StoredRng(folder, peers)
-        plan, position = resumed(trainer, plan, internals.strategy.plain_loader(loader), old_args, rng.places)
+        rng = saving.stored_rng(folder, peers)
+        places = rng.get("places", {})
+        plan, position = resumed(trainer, plan, internals.strategy.plain_loader(loader), old_args, places)
     run.plan = plan
     state = _with_plan(trainer, plan)
     peers.from_main(lambda: try_saving(trainer, resumes=folder is not None))
@@ -157,12 +158,12 @@ def _prepare(trainer: Trainer, max_steps: int, loader: Any, folder: Path | None)
     events.train_dataloader = loader
 
 
-def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng | None, position: DataPosition) -> None:
+def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: dict[str, Any] | None, position: DataPosition) -> None:
     """Trains from a position in the data to the end of the plan, or until a callback stops it.
 
-    The plan's end may change during training. `rng` restores the generators' state of the checkpoint. If the
-    run continues within an epoch, the state is restored after the data is opened, because opening draws numbers. At an
-    epoch's start, the state is restored before. If only the end of an epoch is left, its evaluation is made up for.
+    The plan's end may change during training. `rng` is the generators' state of the checkpoint. If the run continues
+    within an epoch, the state is restored after the data is opened, because opening draws numbers. At an epoch's start,
+    the state is restored before. If only the end of an epoch is left, its evaluation is made up for.
     """
     strategy, run = trainer._footplate.strategy, trainer._footplate.run
     loader = strategy.plain_loader(loader)
@@ -177,8 +178,7 @@ def run_epochs(trainer: Trainer, step: Step, loader: Any, rng: saving.StoredRng 
             epoch=epoch,
             skip=position.batch,
             offset=position.offset,
-            places=rng.places if rng else None,
-            restore=rng.restore if rng else None,
+            rng=rng,
         )
         batches = strategy.epoch(run.epoch, loader)
         if not position.is_end_left:

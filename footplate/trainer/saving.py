@@ -543,29 +543,26 @@ def _option_names(optimizer: Optimizer) -> set[str]:
     return names - {"params"}
 
 
-class StoredRng:
-    """The random states of a checkpoint. They are read before training starts, so that a broken file is found then."""
+def stored_rng(folder: Path, peers: OneProcess) -> dict[str, Any]:
+    """Returns this process's random state of a checkpoint, which `set_rng_state` restores.
 
-    def __init__(self, folder: Path, peers: OneProcess) -> None:
-        states = peers.from_main(lambda: files.rng_states(folder))
-        if len(states) != peers.world:
-            log.warning(
-                "%s was written by %d processes and is continued by %d: the data continues at the same sample, but "
-                "random draws, such as dropout, will differ",
-                folder.name,
-                len(states),
-                peers.world,
-            )
-        self._state = dict(states[peers.rank if len(states) == peers.world else 0])
-        self.places: dict[str, Any] = self._state.pop("places", {})
-        """The position in the data, and the state of the data's generators when the epoch was opened, before a batch
-        was read ahead."""
-        if "at" in self.places:
-            # A process that got no batch in the last round has counted one less, but all continue with the same round.
-            self.places["at"] = max(state["places"]["at"] for state in states)
-
-    def restore(self) -> None:
-        seeds.set_rng_state(self._state)
+    It is read before training starts, so that a broken file is found then. Under `places` it has the position in the
+    data, and the state of the data's generators when the epoch was opened, before a batch was read ahead.
+    """
+    states = peers.from_main(lambda: files.rng_states(folder))
+    if len(states) != peers.world:
+        log.warning(
+            "%s was written by %d processes and is continued by %d: the data continues at the same sample, but "
+            "random draws, such as dropout, will differ",
+            folder.name,
+            len(states),
+            peers.world,
+        )
+    state = dict(states[peers.rank if len(states) == peers.world else 0])
+    if "at" in state.get("places", {}):
+        # A process that got no batch in the last round has counted one less, but all continue with the same round.
+        state["places"]["at"] = max(other["places"]["at"] for other in states)
+    return state
 
 
 def _compare_arguments(trainer: Trainer, folder: Path, old_args: dict[str, Any]) -> None:
