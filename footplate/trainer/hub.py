@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
-from footplate.trainer.internals import Push
 from footplate.trainer.modelcard import listed
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def push_checkpoint(trainer: Trainer, checkpoint_folder: str) -> None:
     if args.hub_strategy in ("checkpoint", "all_checkpoints"):
         place = "last-checkpoint" if args.hub_strategy == "checkpoint" else folder.name
         jobs.append(_upload(trainer, folder, f"{message}, checkpoint", to=place, run_as_future=True))
-    trainer._footplate.pushes += [Push(folder, job) for job in jobs]
+    trainer._footplate.pushes |= dict.fromkeys(jobs, folder)
 
 
 def _api(trainer: Trainer) -> Any:
@@ -110,12 +109,11 @@ def _api(trainer: Trainer) -> Any:
 def pushes_in_progress(trainer: Trainer) -> set[Path]:
     """Returns the folders that are being uploaded to the hub. Logs uploads that have failed since the last call."""
     pushes = trainer._footplate.pushes
-    for push in [push for push in pushes if push.upload.done()]:
-        pushes.remove(push)
-        error = push.upload.exception()
+    for upload in [upload for upload in pushes if upload.done()]:
+        folder, error = pushes.pop(upload), upload.exception()
         if error is not None:
-            log.warning("%s was not pushed to %s: %s", push.folder.name, trainer.hub_model_id, error)
-    return {push.folder for push in pushes}
+            log.warning("%s was not pushed to %s: %s", folder.name, trainer.hub_model_id, error)
+    return set(pushes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ class PushInProgress:
 def push_in_progress(trainer: Trainer) -> PushInProgress | None:
     """The upload of a checkpoint that is under way, or None. Setting None forgets the uploads."""
     pushes = trainer._footplate.pushes
-    return PushInProgress(tuple(push.upload for push in pushes)) if pushes else None
+    return PushInProgress(tuple(pushes)) if pushes else None
 
 
 def forget_pushes(trainer: Trainer, push: None) -> None:
@@ -144,7 +142,7 @@ def forget_pushes(trainer: Trainer, push: None) -> None:
 
 
 def finish_current_push(trainer: Trainer) -> None:
-    wait([push.upload for push in trainer._footplate.pushes])
+    wait(trainer._footplate.pushes)
     assert not pushes_in_progress(trainer)
 
 

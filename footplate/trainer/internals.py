@@ -83,14 +83,6 @@ class CheckpointHooks:
     """Returns checkpoints that must not be deleted, because the program may continue from them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
-    """An upload to the hub in progress. Its folder must remain until the upload has ended."""
-
-    folder: Path
-    upload: Future[Any]
-
-
 @dataclass
 class Search:
     """A hyperparameter search in progress."""
@@ -141,7 +133,8 @@ class Internals:
     arguments_pickle: bool = True
     """False once the arguments could not be pickled, which is logged only once."""
     hub_api: Any = None
-    pushes: list[Push] = field(default_factory=list)
+    pushes: dict[Future[Any], Path] = field(default_factory=dict)
+    """The uploads to the hub in progress. Each has a folder, which must remain until the upload has ended."""
     search: Search | None = None
     trial: Any = None
     run: Run = field(default_factory=Run)

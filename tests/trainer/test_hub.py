@@ -18,7 +18,6 @@ import footplate
 from footplate.components import toy
 from footplate.contract.errors import InvalidSpec
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.internals import Push
 from tests.support.factories import read_arguments
 from tests.support.hub import Hub, a_hub
 from tests.support.training import Events
@@ -136,7 +135,7 @@ def test_training_continues_during_a_slow_push(tmp_path: Path, hub: Hub, always:
 
 def test_push_in_progress_can_be_set_only_to_none_which_forgets_the_uploads(tmp_path: Path, hub: Hub) -> None:
     trainer = a_trainer(tmp_path, push_to_hub=True)
-    trainer._footplate.pushes.append(Push(tmp_path, Future()))
+    trainer._footplate.pushes[Future()] = tmp_path
     assert not trainer.push_in_progress.is_done()
     with pytest.raises(AttributeError, match="can only be set to None"):
         trainer.push_in_progress = trainer.push_in_progress  # type: ignore[assignment]
