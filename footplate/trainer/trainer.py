@@ -135,8 +135,8 @@ class Trainer:
         named = all_named(optimizers)
         if named is not None:
             internals.named_optimizers = list(named)
-            factory = NamedOptimizers.factory(internals.named_optimizers, self.args.max_grad_norm)
-            self.optimizer_cls_and_kwargs = factory, {}
+            settings = {"specs": internals.named_optimizers, "max_grad_norm": self.args.max_grad_norm}
+            self.optimizer_cls_and_kwargs = (lambda: NamedOptimizers), settings
         else:
             self.optimizer, self.lr_scheduler = optimizers
         self._validate_args()

@@ -97,11 +97,6 @@ class NamedOptimizers(Optimizer):
         if self._with_output_loss:
             model.register_forward_hook(self._keep_output)
 
-    @classmethod
-    def factory(cls, specs: Sequence[NamedOptimizer], max_grad_norm: float) -> Callable[[], Callable[..., Any]]:
-        """Returns a factory for the Trainer. The factory returns a function that makes the optimizer of a model."""
-        return lambda: lambda model: cls(model, specs, max_grad_norm)
-
     @property
     def by_name(self) -> dict[str, Optimizer]:
         return {member.spec.id: member.optimizer for member in self._members}
@@ -193,10 +188,10 @@ class NamedOptimizers(Optimizer):
         return logs
 
     def make_schedule(self, num_training_steps: int) -> NamedSchedules:
-        specs = {member.spec.id: member for member in self._members if member.spec.schedule is not None}
         schedules = {
-            name: (member.spec, make_schedule(member.spec, member.optimizer, num_training_steps))
-            for name, member in specs.items()
+            member.spec.id: (member.spec, make_schedule(member.spec, member.optimizer, num_training_steps))
+            for member in self._members
+            if member.spec.schedule is not None
         }
         return NamedSchedules(self, schedules)
 

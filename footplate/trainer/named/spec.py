@@ -84,16 +84,9 @@ def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[lis
 def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
     if not isinstance(spec.use, str):
         return spec.use
-    factories = {
-        optimizer.__name__: optimizer
-        for optimizer in (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)
-    }
-    torchs = {
-        name: optimizer
-        for name, optimizer in vars(torch.optim).items()
-        if isinstance(optimizer, type) and name != "Optimizer"
-    }
-    makers: dict[str, Any] = {name.lower(): optimizer for name, optimizer in {**torchs, **factories}.items()}
+    ours = (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)
+    torchs = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind is not Optimizer]
+    makers: dict[str, Any] = {kind.__name__.lower(): kind for kind in (*torchs, *ours)}
     makers |= {"adamw_torch": torch.optim.AdamW, "adamw_torch_fused": partial(torch.optim.AdamW, fused=True)}
     if spec.use.lower() not in makers:
         raise UnknownComponent("optimizer", spec.use, makers)
@@ -102,10 +95,11 @@ def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
 
 def make_schedule(spec: NamedOptimizer, optimizer: Optimizer, num_training_steps: int) -> Any:
     name = str(spec.schedule)
+    length = length_of(spec, num_training_steps)
     if callable(spec.schedule):
-        schedule = spec.schedule(optimizer, **length_of(spec, num_training_steps), **spec.schedule_args)
+        schedule = spec.schedule(optimizer, **length, **spec.schedule_args)
     elif name in set(SchedulerType):
-        args, length = dict(spec.schedule_args), length_of(spec, num_training_steps)
+        args = dict(spec.schedule_args)
         steps = length.get("num_training_steps", num_training_steps // spec.every)
         schedule = schedules.get_scheduler(name, optimizer, args.pop("num_warmup_steps", 0), steps, args)
     else:
