@@ -36,8 +36,7 @@ class Step:
         self.trainer = trainer
         self.model = trainer.model_wrapped
         self.optimizer = strategy.plain_optimizer(trainer.optimizer)
-        stepper = strategy.stepper(trainer.optimizer)
-        self.step = stepper.step
+        self.step = strategy.step_of(trainer.optimizer)
         self.micro_step = micro_step(trainer, self.model)
         if not isinstance(self.micro_step, partial):
             self.micro_step = partial(self._first_micro_step, self.micro_step)

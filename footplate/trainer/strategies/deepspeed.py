@@ -6,6 +6,7 @@ gathers and writes all parameters. Any strategy on any number of processes can c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -72,8 +73,8 @@ class DeepSpeed(Sharded):
         """Returns an empty list, because the engine itself clears the gradients of its flat parameters."""
         return []
 
-    def stepper(self, optimizer: Any) -> Any:
-        return self._engine
+    def step_of(self, optimizer: Any) -> Callable[[], Any]:
+        return self._engine.step  # type: ignore[no-any-return]
 
     def to_device(self, value: Any) -> Any:
         """Moves inputs to the device. Floating-point inputs get the engine's dtype, because there is no autocast."""

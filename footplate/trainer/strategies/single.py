@@ -157,9 +157,9 @@ class Single:
             parameter for group in optimizer.param_groups for parameter in group["params"] if id(parameter) not in ids
         ]
 
-    def stepper(self, optimizer: Any) -> Any:
-        """Returns the object that `step()` is called on: the optimizer, or the loss scale around it."""
-        return self.scale or self.plain_optimizer(optimizer)
+    def step_of(self, optimizer: Any) -> Callable[[], Any]:
+        """Returns the function that makes a step: that of the optimizer, or of the loss scale around it."""
+        return (self.scale or self.plain_optimizer(optimizer)).step
 
     def plain_loader(self, loader: Any) -> Any:
         """Returns the loader without Accelerate's wrapper, which reads one batch ahead and synchronises ranks."""

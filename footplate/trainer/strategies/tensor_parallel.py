@@ -7,8 +7,9 @@ parameters further over the groups: in transformers, in the script, or here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,8 +92,8 @@ class TensorParallel(Fsdp):
                     tensor.data = tensor.data.to(self.device)
                     dist.broadcast(tensor.data, src=0)
 
-    def stepper(self, optimizer: Any) -> Any:
-        return StepByMesh(self.plain_optimizer(optimizer))
+    def step_of(self, optimizer: Any) -> Callable[[], Any]:
+        return partial(_step_by_mesh, self.plain_optimizer(optimizer))
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         """Clips the gradients by their norm over all meshes and processes."""
@@ -135,23 +136,16 @@ def _by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     return list(meshes.values())
 
 
-class StepByMesh:
+def _step_by_mesh(optimizer: Optimizer) -> None:
     """Steps an optimizer. During the step, each parameter group is split into one group per mesh."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = optimizer
-
-    def step(self) -> None:
-        groups = self.optimizer.param_groups
-        split_groups = [
-            [{**group, "params": parameters} for parameters in _by_mesh(group["params"])] for group in groups
-        ]
-        self.optimizer.param_groups = [subgroup for subgroups in split_groups for subgroup in subgroups]
-        try:
-            self.optimizer.step()
-        finally:
-            self.optimizer.param_groups = groups
-        for group, subgroups in zip(groups, split_groups, strict=True):
-            # Some optimizers keep a step count in their groups. It is the same in every subgroup.
-            first = subgroups[0] if subgroups else {}
-            group.update({name: value for name, value in first.items() if name != "params"})
+    groups = optimizer.param_groups
+    split_groups = [[{**group, "params": parameters} for parameters in _by_mesh(group["params"])] for group in groups]
+    optimizer.param_groups = [subgroup for subgroups in split_groups for subgroup in subgroups]
+    try:
+        optimizer.step()
+    finally:
+        optimizer.param_groups = groups
+    for group, subgroups in zip(groups, split_groups, strict=True):
+        # Some optimizers keep a step count in their groups. It is the same in every subgroup.
+        first = subgroups[0] if subgroups else {}
+        group.update({name: value for name, value in first.items() if name != "params"})
