@@ -23,7 +23,6 @@ from footplate.contract.errors import NotAvailableYet
 from footplate.trainer.launcher import Place
 from footplate.trainer.losses.labels import IGNORE
 from footplate.trainer.losses.loss import items
-from footplate.trainer.precision import precision_of
 from footplate.trainer.strategies.attention import SharedAttention, own_pieces
 from footplate.trainer.strategies.ddp import Ddp
 from footplate.trainer.strategies.single import BuildArguments
@@ -33,8 +32,6 @@ _KNOWN = {"input_ids", "labels", "shift_labels", "attention_mask", "position_ids
 
 class ContextParallel(Ddp):
     def __init__(self, args: TrainingArguments, place: Place, size: int, *, build: BuildArguments = dict) -> None:
-        if precision_of(args) == "fp8":
-            raise NotAvailableYet("fp8 is not available with cp_size", hint="use bf16, or train in fp8 with DDP")
         self.context_parallel = size
         super().__init__(args, place, build=build)
         self.attention = SharedAttention(self.peers.consecutive_group(size), self.peers.rank % size, size)

@@ -19,9 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from footplate.contract.arguments import TrainingArguments
-from footplate.contract.errors import DatasetError
+from footplate.contract.errors import DatasetError, NotAvailableYet
 from footplate.trainer.callbacks import CallbackHandler
 from footplate.trainer.launcher import Place
+from footplate.trainer.precision import precision_of
 from footplate.trainer.samplers import DataShard
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies import shared_folder
@@ -47,6 +48,11 @@ class Ddp(Single):
             raise ValueError(
                 f"save_in_background works in one process only, but {place.world} processes write a checkpoint "
                 "together: leave save_in_background out, or train in one process"
+            )
+        if precision_of(args) == "fp8" and (self.context_parallel > 1 or not self.holds_whole):
+            raise NotAvailableYet(
+                f"fp8 replaces layers of the model, but {type(self).__name__} cannot shard such layers or their inputs",
+                hint="use bf16, or train in fp8 with DDP or in one process",
             )
         has_gpu = torch.cuda.is_available() and not args.use_cpu
         device = place.gpu if has_gpu else torch.device("cpu")

@@ -13,16 +13,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from footplate.contract.arguments import TrainingArguments
-from footplate.contract.errors import NotAvailableYet
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
-from footplate.trainer.launcher import Place
 from footplate.trainer.named import NamedOptimizers
-from footplate.trainer.precision import precision_of
 from footplate.trainer.strategies import shards, shared_folder
 from footplate.trainer.strategies.ddp import Ddp
-from footplate.trainer.strategies.single import BuildArguments
 
 T = TypeVar("T")
 
@@ -30,14 +25,6 @@ T = TypeVar("T")
 class Sharded(Ddp):
     holds_whole = False
     _gathered: dict[str, Tensor] | None = None
-
-    def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
-        if precision_of(args) == "fp8":
-            raise NotAvailableYet(
-                f"fp8 replaces layers of the model, but {type(self).__name__} cannot shard such layers",
-                hint="use bf16, or train in fp8 with DDP or in one process",
-            )
-        super().__init__(args, place, build=build)
 
     def place(self, model: nn.Module) -> nn.Module:
         """Leaves the model on the host, because the whole model may not fit on the device."""
