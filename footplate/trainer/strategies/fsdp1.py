@@ -6,8 +6,7 @@ The tensor may be empty. These tensors of all ranks, joined in the order of the 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +88,9 @@ class Fsdp1(Sharded):
             self._shardings[parameter] = _Sharding(shape, rank_counts)
         generate: Any = getattr(model, "generate", None)
         if generate is not None:
-            vars(model)["generate"] = _with_its_own_parameters(whole, generate)
+            # The root module's own parameters are gathered while `generate` runs.
+            gathered = FullyShardedDataParallel.summon_full_params(whole, recurse=False, writeback=False)
+            vars(model)["generate"] = gathered(generate)
         return whole
 
     def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
@@ -213,14 +214,3 @@ def _described(values: dict[str, Any]) -> dict[str, Any]:
     """Replaces each moment of an optimizer's state by its dtype. Other tensors move to the host."""
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     return values | {name: value.dtype if value.dim() else value.cpu() for name, value in tensors.items()}
-
-
-def _with_its_own_parameters(whole: FullyShardedDataParallel, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the model's `generate`, so that the root module's own parameters are gathered while it runs."""
-
-    @functools.wraps(method)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with FullyShardedDataParallel.summon_full_params(whole, recurse=False, writeback=False):
-            return method(*args, **kwargs)
-
-    return called

@@ -162,9 +162,8 @@ class Peers(OneProcess):
     def consecutive_group(self, size: int) -> Any:
         """Returns torch's process group of the `size` consecutive ranks that include this one."""
         with sockets.opening():
-            starts = range(0, self.world, size)
-            every = [dist.new_group(list(range(at, at + size)), timeout=self._timeout) for at in starts]
-        return every[self.rank // size]
+            group, _ = dist.new_subgroups(size, timeout=self._timeout)  # type: ignore[no-untyped-call]
+        return group
 
     def report_failure(self, error: BaseException) -> None:
         """Reports the error to the other processes, and closes the connections unless all have failed alike.
@@ -216,14 +215,11 @@ class Subgroup(Peers):
         self._timeout = timeout
         ranks_of_groups = [list(range(first, of.world, size)) for first in range(size)]
         with sockets.opening():
-            # torch requires all processes to create each group, also the groups that they do not belong to.
-            device_groups = [dist.new_group(ranks, timeout=timeout) for ranks in ranks_of_groups]
-            host_groups = (
-                device_groups
-                if of._group is None
-                else [dist.new_group(ranks, timeout=timeout, backend="gloo") for ranks in ranks_of_groups]
-            )
-        self.group, self._group = device_groups[of.rank % size], host_groups[of.rank % size]
+            make_groups: Any = dist.new_subgroups_by_enumeration
+            self.group, _ = make_groups(ranks_of_groups, timeout=timeout)
+            self._group = self.group
+            if of._group is not None:
+                self._group, _ = make_groups(ranks_of_groups, timeout=timeout, backend="gloo")
 
 
 def _within(seconds: float, condition: Callable[[], bool]) -> None:
