@@ -85,6 +85,10 @@ class AcceleratorConfig:
             )
         return steps
 
+    def of_loaders(self) -> dict[str, Any]:
+        """Returns the settings that belong to Accelerate's DataLoaderConfiguration, which has the same names."""
+        return {name: value for name, value in vars(self).items() if name not in _NOT_OF_LOADERS}
+
     def to_dict(self) -> dict[str, Any]:
         return copy.deepcopy(self.__dict__)
 
@@ -96,4 +100,5 @@ _ALWAYS = {
     "adjust_scheduler": "the schedule here moves once with every step of the optimizer",
     "sync_with_dataloader": "a step here ends with the epoch's last batch",
 }
+_NOT_OF_LOADERS = ("gradient_accumulation_kwargs", "use_configured_state")
 _ACCUMULATION = ("num_steps", "sync_each_batch", *_ALWAYS)

@@ -44,12 +44,6 @@ from footplate.trainer.state import TrainerControl, TrainerState, watched_metric
 
 log = logging.getLogger("footplate.trainer")
 
-EVENTS = (
-    "on_init_end", "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_step_begin",
-    "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end", "on_evaluate", "on_predict",
-    "on_save", "on_log", "on_prediction_step", "on_push_begin",
-)  # fmt: skip
-
 Control = TrainerControl | None
 
 
@@ -76,6 +70,7 @@ class TrainerCallback:
     def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control: ...
 
 
+EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
 Listener = Callable[..., Control]
 
 

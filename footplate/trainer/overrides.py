@@ -48,15 +48,10 @@ def methods_of(facade: type) -> Mapping[str, Any]:
 
     If a script assigns to the class later, that counts as an override.
     """
-    names = [name for name in dir(facade) if not name.startswith("__")]
-    attributes = {name: inspect.getattr_static(facade, name) for name in names}
-    return MappingProxyType(
-        {
-            name: attribute
-            for name, attribute in attributes.items()
-            if callable(attribute) or isinstance(attribute, staticmethod | property)
-        }
+    methods = inspect.getmembers_static(
+        facade, lambda item: callable(item) or isinstance(item, staticmethod | property)
     )
+    return MappingProxyType({name: method for name, method in methods if not name.startswith("__")})
 
 
 class Overrides:

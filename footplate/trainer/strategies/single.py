@@ -75,14 +75,7 @@ class Single:
         if not self.accelerator_config.use_configured_state:
             _forget_other_settings(precision, use_cpu=on_cpu)
         # For loaders that users pass to Accelerate themselves: a shuffled one then has Hugging Face's order.
-        loading = DataLoaderConfiguration(
-            split_batches=self.accelerator_config.split_batches,
-            dispatch_batches=self.accelerator_config.dispatch_batches,
-            even_batches=self.accelerator_config.even_batches,
-            use_seedable_sampler=self.accelerator_config.use_seedable_sampler,
-            non_blocking=self.accelerator_config.non_blocking,
-            data_seed=args.data_seed,
-        )
+        loading = DataLoaderConfiguration(**self.accelerator_config.of_loaders(), data_seed=args.data_seed)
         self.accelerator = Accelerator(
             **build(
                 mixed_precision=precision,
