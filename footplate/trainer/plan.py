@@ -52,11 +52,10 @@ class StepPlan:
                 "the training data has no batch: it is empty, or smaller than one batch with dataloader_drop_last"
             )
         in_epoch = math.ceil(batches / accumulate)
-        if args.max_steps > 0:
-            epochs, steps, samples = math.ceil(args.max_steps / in_epoch), args.max_steps, args.max_steps * step_samples
-            return cls(epochs, in_epoch, examples, samples, step_samples, batches, steps)
         steps, total_samples = math.ceil(args.num_train_epochs * in_epoch), examples * args.num_train_epochs
-        return cls(math.ceil(args.num_train_epochs), in_epoch, examples, total_samples, step_samples, batches, steps)
+        epochs = math.ceil(args.num_train_epochs)
+        plan = cls(epochs, in_epoch, examples, total_samples, step_samples, batches, steps)
+        return plan.until(args.max_steps) if args.max_steps > 0 else plan
 
     def values(self) -> tuple[int, int, int, float, int, int, int]:
         return dataclasses.astuple(self)[:-1]

@@ -20,19 +20,13 @@ class FsdpSettings(FsdpConfig):
         A module that shares tied weights with another is left to the root. Otherwise the weight would be gathered with
         one module and missing in the other.
         """
-        parameter_ids = [
-            id(parameter)
-            for module in model.modules()
-            for parameter in module._parameters.values()
-            if parameter is not None
-        ]
-        tied = Counter(parameter_ids)
 
-        def shares(unit: nn.Module) -> bool:
-            uses = Counter(id(p) for module in unit.modules() for p in module._parameters.values() if p is not None)
-            return any(tied[parameter_id] != count for parameter_id, count in uses.items())
+        def uses_in(unit: nn.Module) -> Counter[int]:
+            return Counter(id(p) for module in unit.modules() for p in module._parameters.values() if p is not None)
 
-        return [module for module in self._chosen(model) if not shares(module)]
+        in_model = uses_in(model)
+        units = [(unit, uses_in(unit)) for unit in self._chosen(model)]
+        return [unit for unit, uses in units if all(in_model[parameter] == uses[parameter] for parameter in uses)]
 
     def _chosen(self, model: nn.Module) -> list[nn.Module]:
         if self.auto_wrap_policy == "NO_WRAP":
