@@ -23,7 +23,7 @@ from footplate.contract.spec import JobSpec
 from footplate.runtime.emit import Emit
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import MANIFEST, STATE, Verified, verify
-from footplate.trainer.saving import average_weights, is_averaged
+from footplate.trainer.resuming import average_weights, is_averaged
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.trainer import Trainer
 

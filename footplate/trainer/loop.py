@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from footplate.contract.errors import DatasetError
-from footplate.trainer import batch_errors, callback_tensors, reporting, saving
+from footplate.trainer import batch_errors, callback_tensors, reporting, resuming, saving
 from footplate.trainer.data import Epoch
 from footplate.trainer.internals import Run
 from footplate.trainer.model_changes import changed_for_training
@@ -51,7 +51,7 @@ def train(
             trainer.optimizer = trainer.lr_scheduler = None
         with changed_for_training(trainer):
             internals.memory.start("train")
-            folder = saving.find(trainer, resume_from_checkpoint)
+            folder = resuming.find(trainer, resume_from_checkpoint)
             output: TrainOutput = trainer._inner_training_loop(
                 batch_size=trainer._train_batch_size,
                 args=trainer.args,
@@ -76,12 +76,12 @@ def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
     rng: dict[str, Any] | None = None
     trainer.state, position = TrainerState(), DataPosition()
     if folder is not None:
-        trainer.state, old_args = saving.load_state(trainer, folder)
+        trainer.state, old_args = resuming.load_state(trainer, folder)
         trainer._load_callback_state()
         if args.restore_callback_states_from_checkpoint is not False:
             tensors = peers.from_main(lambda: callback_tensors.read(folder))
             callback_tensors.restore(trainer.callback_handler.callbacks, tensors)
-        rng = saving.stored_rng(folder, peers)
+        rng = resuming.stored_rng(folder, peers)
         places = rng.get("places", {})
         plan, position = resumed(trainer, plan, internals.strategy.plain_loader(loader), old_args, places)
     run.plan = plan

@@ -1,7 +1,8 @@
 """The Trainer with Hugging Face's names and signatures. All of its methods can be overridden.
 
-Most methods are functions of other modules: of loop.py for the loop, evaluation.py for evaluations, saving.py for
-checkpoints. Their first parameter, `trainer`, is the object. The folder steps/ has a step, and callbacks.py the events.
+Most methods are functions of other modules: of loop.py for the loop, evaluation.py for evaluations, saving.py and
+resuming.py for checkpoints. Their first parameter, `trainer`, is the object. The folder steps/ has a step, and
+callbacks.py the events.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from footplate.trainer import (
     modelcard,
     optimizing,
     reporting,
+    resuming,
     saving,
     search,
 )  # fmt: skip
@@ -342,9 +344,9 @@ class Trainer:
     _save = saving.write_model
     save_merged_model = saving.save_merged_model
     _save_checkpoint = saving.save
-    _load_optimizer_and_scheduler = saving.load_optimizer
-    _load_callback_state = saving.load_callback_states
-    _load_from_checkpoint = saving.load_weights
+    _load_optimizer_and_scheduler = resuming.load_optimizer
+    _load_callback_state = resuming.load_callback_states
+    _load_from_checkpoint = resuming.load_weights
     save_state = saving.save_state
 
     def _load_best_model(self) -> None:

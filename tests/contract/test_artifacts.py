@@ -5,7 +5,7 @@ from pathlib import Path
 from footplate.contract.host.artifacts import AttemptFiles
 from footplate.contract.ids import new_job_id
 from footplate.trainer.checkpoint import STATE
-from footplate.trainer.saving import _read_state
+from footplate.trainer.resuming import _read_state
 from footplate.trainer.state import TrainerState
 
 

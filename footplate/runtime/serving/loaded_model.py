@@ -20,7 +20,7 @@ from footplate.trainer import adapters
 from footplate.trainer.checkpoint import verify
 from footplate.trainer.collators.padding import pad_rows
 from footplate.trainer.losses.labels import require_labels
-from footplate.trainer.saving import averaging_optimizer
+from footplate.trainer.resuming import averaging_optimizer
 from footplate.trainer.trainer import Trainer
 
 IDS = ("input_ids", "decoder_input_ids", "token_type_ids")

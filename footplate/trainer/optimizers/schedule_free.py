@@ -11,7 +11,7 @@ weights of another checkpoint, to serve them for example, x is computed from y a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -171,3 +171,11 @@ SCHEDULE_FREE: dict[str, Callable[..., Any]] = {
     "schedule_free_sgd": SGDScheduleFree,
 }
 """The optimizers of this module by their names in the argument `optim`."""
+
+
+def is_in_training(groups: Sequence[dict[str, Any]]) -> bool:
+    """Returns True for the groups of a schedule-free optimizer while the model has the weights of training.
+
+    Only schedule-free optimizers, also those of the package `schedulefree`, have `train_mode` in their groups.
+    """
+    return any(group.get("train_mode") for group in groups)
