@@ -67,10 +67,18 @@ def train(
         trainer.is_in_train = False
 
 
-def train_from(trainer: Trainer, folder: Path | None) -> TrainOutput:
-    """Trains from the verified checkpoint in `folder`, or from the first step."""
+def inner_training_loop(
+    trainer: Trainer,
+    batch_size: int | None = None,
+    args: Any = None,
+    resume_from_checkpoint: str | None = None,
+    trial: Any = None,
+    ignore_keys_for_eval: list[str] | None = None,
+) -> TrainOutput:
+    """Trains from a checkpoint or from the first step, after the model was made and the checkpoint was verified."""
     args, internals = trainer.args, trainer._footplate
     run, peers = internals.run, internals.strategy.peers
+    folder = None if resume_from_checkpoint is None else Path(resume_from_checkpoint)
     loader = trainer.get_train_dataloader()
     plan = StepPlan(*trainer.set_initial_training_values(args, loader))
     rng: dict[str, Any] | None = None

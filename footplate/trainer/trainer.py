@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -51,7 +50,7 @@ from footplate.trainer.plan import StepPlan
 from footplate.trainer.precision import use_tf32
 from footplate.trainer.seeds import seed_all
 from footplate.trainer.seeds import set_seed as set_seed
-from footplate.trainer.state import TrainerControl, TrainerState, TrainOutput
+from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.choose import choose
 from footplate.trainer.validate import validate
 
@@ -202,17 +201,7 @@ class Trainer:
     # Training
 
     train = loop.train
-
-    def _inner_training_loop(
-        self,
-        batch_size: int | None = None,
-        args: contract_arguments.TrainingArguments | None = None,
-        resume_from_checkpoint: str | None = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> TrainOutput:
-        """Runs the training loop. `train` calls it after the model was made and the checkpoint was verified."""
-        return loop.train_from(self, None if resume_from_checkpoint is None else Path(resume_from_checkpoint))
+    _inner_training_loop = loop.inner_training_loop
 
     def set_initial_training_values(
         self, args: contract_arguments.TrainingArguments, dataloader: Any
