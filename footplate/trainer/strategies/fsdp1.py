@@ -47,7 +47,7 @@ class _Sharding:
 class Fsdp1(Sharded):
     def __init__(self, args: TrainingArguments, place: Place, *, build: BuildArguments = dict) -> None:
         self.settings = FsdpSettings.of(args)
-        self._shardings: dict[nn.Parameter, _Sharding] = {}
+        self._shardings: dict[Tensor, _Sharding] = {}
         self._holding = ExitStack()
         super().__init__(args, place, build=build)
 
@@ -195,19 +195,11 @@ class Fsdp1(Sharded):
         pieces = gather_tensor(piece, [(count,) for count in sharding.counts], self.peers)
         return torch.cat(pieces).view(sharding.shape).cpu() if self.args.should_save else None
 
-    def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        numbered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        own_state = {
-            at: {name: self._own_elements(value, numbered[at]) for name, value in values.items()}
-            for at, values in state["state"].items()
-        }
-        optimizer.load_state_dict({"state": own_state, "param_groups": state["param_groups"]})
-
-    def _own_elements(self, value: Any, parameter: nn.Parameter) -> Any:
-        sharding = self._shardings.get(parameter)
-        if sharding is None or not isinstance(value, Tensor) or value.shape != sharding.shape or not value.dim():
-            return value
-        return torch.split(value.flatten(), sharding.counts)[self.peers.rank].clone()
+    def _piece(self, whole: Any, like: Tensor) -> Any:
+        sharding = self._shardings.get(like)
+        if sharding is None or not isinstance(whole, Tensor) or whole.shape != sharding.shape or not whole.dim():
+            return whole
+        return torch.split(whole.flatten(), sharding.counts)[self.peers.rank].clone()
 
 
 def _described(values: dict[str, Any]) -> dict[str, Any]:

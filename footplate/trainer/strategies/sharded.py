@@ -111,17 +111,25 @@ class Sharded(Ddp):
         whole = files.read_weights(model, folder)
         for name, piece in model.state_dict().items():
             if name in whole:
-                piece.copy_(as_piece(whole[name], piece))
+                piece.copy_(self._piece(whole[name], piece))
         return None
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         """Shards each moment like its parameter, and loads the state."""
         numbered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         pieces = {
-            at: {name: as_piece(value, numbered[at]) for name, value in values.items()}
+            at: {name: self._piece(value, numbered[at]) for name, value in values.items()}
             for at, values in state["state"].items()
         }
         optimizer.load_state_dict({"state": pieces, "param_groups": state["param_groups"]})
+
+    def _piece(self, whole: Any, like: Tensor) -> Any:
+        """Returns this process's part of a whole tensor that belongs to the parameter `like`. Scalars do not change."""
+        is_plain = isinstance(whole, Tensor) and not isinstance(whole, DTensor) and whole.dim()
+        if not is_plain or not isinstance(like, DTensor):
+            return whole
+        placements = shards.placements_of(whole.shape, like)
+        return distribute_tensor(whole.to(like.device), like.device_mesh, placements, src_data_rank=None)
 
     def save_shards(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
         return shared_folder.fill_and_commit(self.peers, commit, pieces, Path(self.args.output_dir or "."))
@@ -144,11 +152,3 @@ def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:
         full = value.full_tensor().detach()
         whole[name] = full.cpu() if keep else None
     return whole
-
-
-def as_piece(whole: Any, like: Tensor) -> Any:
-    """Returns this process's part of a whole tensor that belongs to the parameter `like`. Scalars do not change."""
-    if not isinstance(like, DTensor) or not isinstance(whole, Tensor) or isinstance(whole, DTensor) or not whole.dim():
-        return whole
-    whole = whole.to(like.device)
-    return distribute_tensor(whole, like.device_mesh, shards.placements_of(whole.shape, like), src_data_rank=None)
