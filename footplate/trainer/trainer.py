@@ -284,12 +284,7 @@ class Trainer:
 
     create_optimizer = optimizing.create_optimizer
     create_scheduler = optimizing.create_scheduler
-
-    @staticmethod
-    def get_optimizer_cls_and_kwargs(
-        args: contract_arguments.TrainingArguments, model: nn.Module | None = None
-    ) -> tuple[type[Optimizer], dict[str, Any]]:
-        return optimizer_class(args)
+    get_optimizer_cls_and_kwargs = staticmethod(optimizer_class)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return decay_parameter_names(model)

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from footplate.contract.arguments import TrainingArguments
@@ -33,7 +34,7 @@ _OWNED = {
 """The options that `optim_args` must not set, each with the training argument that sets it."""
 
 
-def optimizer_class(args: TrainingArguments) -> ClassAndArguments:
+def optimizer_class(args: TrainingArguments, model: nn.Module | None = None) -> ClassAndArguments:
     """Returns the class of the optimizer that `optim` names, and its arguments except for the model's parameters."""
     name = str(args.optim)
     if name in _MAKERS:
