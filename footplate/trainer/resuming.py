@@ -247,8 +247,8 @@ def _option_names(optimizer: Optimizer) -> set[str]:
 def stored_rng(folder: Path, peers: OneProcess) -> dict[str, Any]:
     """Returns this process's random state of a checkpoint, which `set_rng_state` restores.
 
-    It is read before training starts, so that a broken file is found then. Under `places` it has the position in the
-    data, and the state of the data's generators when the epoch was opened, before a batch was read ahead.
+    It is read before training starts, so that a broken file is found then. `places` holds the position in the data. It
+    also holds the state of the data's generators when the epoch was opened, before a batch was read ahead.
     """
     states = peers.from_main(lambda: files.rng_states(folder))
     if len(states) != peers.world:
