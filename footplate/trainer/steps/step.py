@@ -92,6 +92,7 @@ class Step:
         The first step always calls this, because a submodule may be in eval mode although the model is not.
         """
         self.model.train()
+        self.trainer._footplate.strategy.drop_gathered_weights(self.model)
         self.has_begun = True
 
     def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:

@@ -56,6 +56,11 @@ class Fsdp(Sharded):
             self._whole_mesh = init_device_mesh(self.device.type, (self.peers.world,))
         return self._whole_mesh
 
+    def drop_gathered_weights(self, model: nn.Module) -> None:
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
     def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(not skips)

@@ -121,6 +121,9 @@ class Single:
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         return self._place(model)
 
+    def drop_gathered_weights(self, model: nn.Module) -> None:
+        """Drops whole weights that an evaluation has gathered. The optimizer may change the shards afterwards."""
+
     def _place(self, model: nn.Module) -> nn.Module:
         """Prepares the model with Accelerate, and wraps `forward` in autocast once per model.
 

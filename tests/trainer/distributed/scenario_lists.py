@@ -120,6 +120,10 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 _FSDP_1 = STRATEGIES["fsdp 1"]
+SWAPPED: dict[str, Any] = {
+    "optim": "schedule_free_adamw", "lr_scheduler_type": "constant", "eval_strategy": "steps", "eval_steps": 3,
+}  # fmt: skip
+"""The optimizer of this run has other weights in evaluation than in training."""
 OF_FSDP_1: dict[str, dict[str, Any]] = {
     "fsdp 1: shard_grad_op": {
         "run": "trained", "name": "grad-op", "text": True, "ignore": 1, "fsdp": "shard_grad_op",
@@ -134,6 +138,7 @@ OF_FSDP_1: dict[str, dict[str, Any]] = {
     "fsdp 1: adagrad": {"run": "resumed", "name": "fsdp-1-adagrad", "optim": "adagrad", "at": 4, **_FSDP_1},
     "fsdp 2: adagrad": {"run": "resumed", "name": "fsdp-adagrad", "optim": "adagrad", "at": 4, "fsdp": True},
     "fsdp 2: adafactor": {"run": "resumed", "name": "fsdp-adafactor", "optim": "adafactor", "at": 4, "fsdp": True},
+    "fsdp 2: swapped": {"run": "trained", "name": "fsdp-swapped", "fsdp": "shard_grad_op", **SWAPPED},
     "fsdp 2 in pieces: adafactor": {
         "run": "resumed", "name": "fsdp-pieces-adafactor", "optim": "adafactor", "at": 4,
         **STRATEGIES["fsdp 2 in pieces"]},

@@ -12,7 +12,7 @@ import pytest
 
 from tests.trainer.distributed import scenarios
 from tests.trainer.distributed.conftest import FolderOf, Results
-from tests.trainer.distributed.scenario_lists import PARTS, ZERO
+from tests.trainer.distributed.scenario_lists import PARTS, SWAPPED, ZERO
 
 SHARDING = [
     "fsdp 2", "fsdp 2 in pieces",
@@ -66,6 +66,13 @@ def test_a_run_resumed_within_an_epoch_is_bit_identical(results: Results, strate
         assert first["losses"] + rest["losses"] == whole["losses"]
         assert first["norms"] + rest["norms"] == whole["norms"]
         assert rest["weights"] == whole["weights"]
+
+
+def test_training_continues_with_the_training_weights_after_an_evaluation(results: Results, tmp_path: Path) -> None:
+    single_run = scenarios.trained(tmp_path, name="one", **SWAPPED)
+
+    for rank_run in results("fsdp 2: swapped"):
+        scenarios.assert_same_run(rank_run, single_run)
 
 
 @pytest.mark.parametrize(
