@@ -23,15 +23,16 @@ TEXTS = {"bleu": "BLEUScore", "sacrebleu": "SacreBLEUScore", "rouge": "ROUGEScor
 class TorchMetric:
     """A metric of torchmetrics, by class name or as an object. A class gets its number of classes from a batch."""
 
-    def __init__(self, metric: Any) -> None:
+    def __init__(self, metric: Any, **options: Any) -> None:
         is_name = isinstance(metric, str)
         self._kind = _named(metric) if is_name else type(metric)
         self._made: Any = None if is_name else metric
+        self._options = options
         self.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self._kind.__name__).lower()
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         if self._made is None:
-            self._made = self._kind(**_about_classes(self._kind, logits, labels))
+            self._made = self._kind(**{**_about_classes(self._kind, logits, labels), **self._options})
         # Each process already has the outputs of all processes, so torchmetrics must not add them up once more.
         self._made.sync_on_compute = False
         self._made.to(logits.device).update(*_inputs_for(type(self._made), logits, labels))
