@@ -99,7 +99,7 @@ def test_the_dataset_of_a_loader_with_workers_equals_that_of_the_script() -> Non
     assert dataset == data
     assert data == dataset
     assert dataset != toy.regression(n=20)
-    assert dataset.x is data.x
+    assert dataset.columns is data.columns
 
 
 class Several(list[int]):

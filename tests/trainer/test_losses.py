@@ -33,9 +33,11 @@ def a_plain_model() -> nn.Sequential:
 
 
 def test_a_plain_module_trains_on_pairs_of_tensors(tmp_path: Path) -> None:
-    rows = toy.classification(n=64)
+    columns = toy.classification(n=64).columns
 
-    trainer = trained(tmp_path, a_plain_model(), TensorDataset(rows.x, rows.y), num_train_epochs=5, max_steps=-1)
+    trainer = trained(
+        tmp_path, a_plain_model(), TensorDataset(columns["x"], columns["labels"]), num_train_epochs=5, max_steps=-1
+    )
 
     curve = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     assert sum(curve[-8:]) < 0.8 * sum(curve[:8])
