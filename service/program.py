@@ -192,7 +192,7 @@ def _arguments(argv: Sequence[str] | None) -> tuple[str, Path | None]:
     roles = parser.add_subparsers(title="roles", dest="role", metavar="ROLE", required=True)
     for role, help_text in ROLES.items():
         roles.add_parser(role, help=help_text)
-    roles.choices["backup"].add_argument("folder", type=Path, help="the folder to make")
+    roles.choices["backup"].add_argument("folder", metavar="FOLDER", type=Path, help="the folder to make")
     arguments = parser.parse_args(argv)
     return arguments.role, getattr(arguments, "folder", None)
 
