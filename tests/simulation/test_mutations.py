@@ -168,7 +168,7 @@ def rotation_deletes_checkpoints_of_the_running_attempt() -> Off:
 
 @off("checkpoints of older attempts")
 def checkpoints_of_older_attempts_are_never_deleted() -> Off:
-    return [patch.object(prune, "_limit", lambda _: None)]
+    return [patch.object(prune, "_is_past_resuming", lambda *_: False)]
 
 
 @off("was rotated away, and is there")
