@@ -143,7 +143,8 @@ def test_a_script_with_neither_a_trainer_nor_accelerate_is_paused_by_sigterm(exa
     system.do(job, "resume")
     outcome = examples.ended(job)
 
-    assert (paused["state"], outcome["state"], outcome["attempt"]) == ("paused", "succeeded", 2), (paused, outcome)
+    ends = (paused["state"], outcome["state"], outcome["attempt"])
+    assert ends == ("paused", "succeeded", 2), (paused["error"], outcome["error"], lines()[-5:])
     begun = [line for line in lines() if "begins at step" in line]
     assert "begins at step 0" in begun[0]
     assert "begins at step 0" not in begun[1], "the second attempt found the state that the first one saved"

@@ -78,7 +78,7 @@ def test_training_continues_with_the_training_weights_after_an_evaluation(result
 @pytest.mark.parametrize(
     "name", ["fsdp 1: adagrad", "fsdp 2: adagrad", "fsdp 2: adafactor", "fsdp 2 in pieces: adafactor"]
 )
-def test_an_optimizer_whose_state_is_not_made_like_adamws_is_sharded_and_resumed(
+def test_optimizers_with_another_state_than_adamw_are_sharded_and_resumed(
     results: Results, tmp_path: Path, name: str
 ) -> None:
     single_run = scenarios.trained(tmp_path, name="one", optim=name.split(": ")[1])
