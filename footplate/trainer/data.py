@@ -204,21 +204,21 @@ class Epoch:
     def places(self) -> dict[str, Any]:
         """Returns what a checkpoint must store now to continue this epoch: the position and the generator states.
 
-        If the epoch is over, the run continues at the start of the next epoch.
+        After the end of the epoch, the run continues at the start of the next epoch.
         """
         sampler_state = self._sampler.state()
         samplers = {"sampler": sampler_state} if sampler_state else {}
-        if self.is_over:
+        if self.is_over and self.has_ended:
             return {"at": [self._number + 1, 0], **samplers}
         places: dict[str, Any] = {"epoch": self._opened, "at": [self._number, self._read], **samplers}
-        if self.has_ended:
-            places["has_ended"] = True
+        places |= {name: True for name in ("is_over", "has_ended") if getattr(self, name)}
         if collator_state := self._collator.state():
             places["collator"] = collator_state
         if self._offset:
             places["offset"] = self._offset
         if self._stream is not None:
-            return {**places, "stream": self._stream.place()}
+            # With a position, a stream of this process would begin the next epoch there.
+            return places if self.is_over else {**places, "stream": self._stream.place()}
         return {**places, "ahead": self._before_held} if self._held else places
 
     def _first(self) -> Any:

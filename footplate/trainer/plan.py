@@ -137,7 +137,8 @@ def resumed(
     if plan.epochs == sys.maxsize:
         # The length of a pass over a stream is unknown, so the checkpoint stores the pass and the position in it.
         epoch, batch = places.get("at", (0, step * before.micro_batches))
-        return plan, DataPosition(epoch, 0 if args.ignore_data_skip else batch * before.samples // now.samples)
+        batch = 0 if args.ignore_data_skip else batch * before.samples // now.samples
+        return plan, DataPosition(epoch, batch, is_end_left="is_over" in places)
     is_moved = old_args.get("step_shift") or places.get("offset")
     if args.ignore_data_skip or (before == now and not is_moved):
         epoch, steps = divmod(step, plan.steps_per_epoch)
@@ -146,7 +147,7 @@ def resumed(
             # The stored position, because an epoch may have had fewer steps than planned.
             epoch, batch = places["at"]
         if args.ignore_data_skip:
-            return plan, DataPosition(epoch + (batch >= plan.batches_per_epoch))
+            return plan, DataPosition(epoch + ("is_over" in places or batch >= plan.batches_per_epoch))
         return plan, _within(plan, DataPosition(epoch, batch), step, places)
     if "at" in places:
         epoch, batch = places["at"]
@@ -191,7 +192,7 @@ def _at_sample(plan: StepPlan, loader: Any, epoch: int, sample: int, batch_sampl
 
 def _within(plan: StepPlan, position: DataPosition, step: int, places: Mapping[str, Any]) -> DataPosition:
     """Returns the position, marked if only the end of its epoch is left, or the start of the next epoch."""
-    is_end = position.batch >= plan.batches_per_epoch
+    is_end = "is_over" in places or position.batch >= plan.batches_per_epoch
     if "at" in places and not places.get("has_ended") and (is_end or step == plan.max_steps):
         return replace(position, is_end_left=True)
     return DataPosition(position.epoch + 1) if is_end else position

@@ -52,6 +52,20 @@ class KillAt(TrainerCallback):
             raise Killed
 
 
+class EveryFourSteps(TrainerCallback):
+    """Ends each epoch after four steps. Raises Killed at step `kill_at`, after its checkpoint."""
+
+    def __init__(self, kill_at: int | None = None) -> None:
+        self.kill_at = kill_at
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_epoch_stop = state.global_step % 4 == 0
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.kill_at:
+            raise Killed
+
+
 def random_arguments(dice: Random) -> dict[str, Any]:
     values = {name: dice.choice(choices) for name, choices in CHOICES.items() if dice.random() < 0.4}
     values.setdefault("save_steps", 2)
@@ -101,3 +115,15 @@ def test_a_random_run_that_was_killed_resumes_bit_identically(tmp_path: Path, se
     _, resumed = train(tmp_path / "killed", arguments, resume=has_checkpoint)
 
     assert resumed == undisturbed, f"killed at step {step} of {steps} with {arguments}"
+
+
+def test_a_run_killed_where_a_callback_ends_an_epoch_continues_with_that_end(tmp_path: Path) -> None:
+    arguments = {"per_device_train_batch_size": 4, "save_steps": 4, "eval_strategy": "epoch"}
+    _, undisturbed = train(tmp_path / "undisturbed", arguments, EveryFourSteps())
+    with pytest.raises(Killed):
+        train(tmp_path / "killed", arguments, EveryFourSteps(kill_at=8))
+
+    _, resumed = train(tmp_path / "killed", arguments, EveryFourSteps(), resume=True)
+
+    assert [step for step, _ in undisturbed.losses] == [4, 8, 12]
+    assert resumed == undisturbed
