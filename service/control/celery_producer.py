@@ -65,7 +65,9 @@ class CeleryProducer:
         )
 
     def close(self) -> None:
-        self._app.close()
+        # A control process that never got the lock has not imported Celery, and would take a second for it now.
+        if "_app" in vars(self):
+            self._app.close()
 
 
 def send_all(
