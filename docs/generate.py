@@ -307,7 +307,7 @@ DIFFERENT = """
 ## What is different on purpose
 
 Hugging Face's own trainer tests and those of TRL, sentence-transformers and SetFit run on our Trainer under
-`footplate.install()` ([figures](../developers/plan.md)).
+`footplate.install()` ([figures](../developers/foreign-tests.md)).
 These behaviours differ:
 
 | theirs | ours | why |
