@@ -87,7 +87,7 @@ class ServiceSettings(Settings):
     """The time that a claimed attempt has until its training runs, or the job's stall_limit if that is longer."""
     stop_seconds: PositiveFloat = 60.0
     """The time that a running attempt has to checkpoint and stop. Training gets SIGTERM after 80 % of it, and SIGKILL
-    after 90 %."""
+    after 90 %. A script without a Trainer or Accelerate gets SIGTERM at once."""
     kill_seconds: PositiveFloat = 10.0
     """The time after a kill, or after the deadline of a stop, at which an attempt counts as gone."""
     retry_backoff_seconds: float = Field(default=2.0, ge=0, le=86_400)

@@ -33,7 +33,15 @@ from footplate.contract.events import (
     now_text,
 )
 from footplate.contract.host.artifacts import AttemptFiles
-from footplate.contract.host.launch import OUTCOME, STOP_BYTES, STORED_AT, TERMINATED_AT, TICK, steps_held
+from footplate.contract.host.launch import (
+    IGNORES_STOPS_AT,
+    OUTCOME,
+    STOP_BYTES,
+    STORED_AT,
+    TERMINATED_AT,
+    TICK,
+    steps_held,
+)
 from footplate.contract.lifecycle import JobState, Reason, StopMode
 from footplate.contract.messages import CheckpointOffer
 from footplate.trainer.callbacks import TrainerCallback
@@ -310,6 +318,10 @@ class Emit(TrainerCallback):
         if self._stop[0]:
             self._obey(TrainerControl())
         return self.obeyed is not None
+
+    def reads_stops(self, reads: bool) -> None:
+        """Reports to the supervisor whether anything reads the stop byte. If not, a stop begins with SIGTERM."""
+        self._stop[IGNORES_STOPS_AT] = not reads
 
     @property
     def was_terminated(self) -> bool:

@@ -90,6 +90,7 @@ class ScriptReports:
         with ExitStack() as undo:
             self._patch(Trainer, undo)
             _patch_accelerator(self, undo)
+            self._emit.reads_stops(False)
             hook = _WhenImported(lambda module: self._patch(module.Trainer, undo))
             sys.meta_path.insert(0, hook)
             undo.callback(sys.meta_path.remove, hook)
@@ -385,8 +386,13 @@ def _reporter_of(trainer: Any) -> Any:
 
 
 def _patch_accelerator(reports: ScriptReports, undo: ExitStack) -> None:
-    log, save_state = Accelerator.log, Accelerator.save_state
+    init, log, save_state = Accelerator.__init__, Accelerator.log, Accelerator.save_state
     emit, last_step = reports._emit, 0
+
+    @functools.wraps(init)
+    def init_and_report(accelerator: Any, *args: Any, **kwargs: Any) -> None:
+        init(accelerator, *args, **kwargs)
+        emit.reads_stops(True)
 
     @functools.wraps(log)
     def log_and_report(
@@ -413,9 +419,13 @@ def _patch_accelerator(reports: ScriptReports, undo: ExitStack) -> None:
             reports.stop_after_save()
         return folder
 
-    undo.callback(setattr, Accelerator, "log", log)
-    undo.callback(setattr, Accelerator, "save_state", save_state)
-    Accelerator.log, Accelerator.save_state = log_and_report, save_and_report
+    for name, original, patched in (
+        ("__init__", init, init_and_report),
+        ("log", log, log_and_report),
+        ("save_state", save_state, save_and_report),
+    ):
+        undo.callback(setattr, Accelerator, name, original)
+        setattr(Accelerator, name, patched)
 
 
 def _send_logged(emit: Emit, values: dict[str, Any], state: Any) -> None:

@@ -22,7 +22,7 @@ import torch
 from footplate.contract.errors import DatasetError, OwnCodeError
 from footplate.contract.events import Ending
 from footplate.contract.host.bundle_files import Bundle, unpack
-from footplate.contract.host.launch import TERMINATED_AT, Order
+from footplate.contract.host.launch import IGNORES_STOPS_AT, TERMINATED_AT, Order
 from footplate.contract.ids import ClaimId, Fence, JobId, new_job_id
 from footplate.contract.layout import bundle_file
 from footplate.contract.spec import JobSpec
@@ -120,10 +120,14 @@ def test_a_stop_is_acknowledged_only_when_the_loop_reads_should_stop(attempt: At
 
 def exits(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, *, loop: Any, code: int | None) -> Ending:
     """Runs an own loop whose bundle calls sys.exit, as a script or as a function."""
-    name, program = ("train.py", "sys.exit({})") if isinstance(loop, dict) else ("my.py", "def main(job): sys.exit({})")
+    program = f"sys.exit({code})" if isinstance(loop, dict) else f"def main(job): sys.exit({code})"
+    return runs(attempt, monkeypatch, loop=loop, program=program)
+
+
+def runs(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, *, loop: Any, program: str) -> Ending:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as bundle:
-        bundle.writestr(name, f"import sys\n{program.format(code)}\n")
+        bundle.writestr("train.py" if isinstance(loop, dict) else "my.py", f"import sys\n{program}\n")
     sha256 = hashlib.sha256(archive.getvalue()).hexdigest()
     place = attempt.order.artifacts / bundle_file(sha256)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -139,6 +143,21 @@ def exits(attempt: Attempt, monkeypatch: pytest.MonkeyPatch, *, loop: Any, code:
         return own_loop.run(spec, attempt.order, attempt.emit, lambda: None).ending
     finally:
         close_bundle()
+
+
+@pytest.mark.parametrize(("made", "ignores_stops"), [("", 1), ("Accelerator()", 0), ("Trainer(Linear(1, 1))", 0)])
+def test_a_script_reads_stops_once_it_has_made_a_trainer_or_an_accelerator(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, made: str, ignores_stops: int
+) -> None:
+    imports = """
+from accelerate import Accelerator
+from footplate.trainer.trainer import Trainer
+from torch.nn import Linear
+"""
+    runs(attempt, monkeypatch, loop={"script": "train.py"}, program=imports + made)
+
+    with mmap.mmap(attempt.stop_fd, mmap.PAGESIZE) as page:
+        assert page[IGNORES_STOPS_AT] == ignores_stops
 
 
 LOOPS = pytest.mark.parametrize("loop", [{"script": "train.py"}, "my:main"], ids=["script", "function"])

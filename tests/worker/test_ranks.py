@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 
 from footplate.contract.host import launch
-from footplate.contract.host.launch import FD_NAMES, TERMINATED_AT, Exited, Order, Started
+from footplate.contract.host.launch import FD_NAMES, IGNORES_STOPS_AT, TERMINATED_AT, Exited, Order, Started
 from footplate.contract.ids import new_claim_id, new_job_id
 from footplate.contract.lifecycle import StopMode
+from footplate.contract.messages import Stop
 from worker.attempt import training_processes
-from worker.attempt.training_processes import Training
+from worker.attempt.training_processes import Stopping, Training
 
 
 class Stage:
@@ -216,6 +218,18 @@ def test_failures_after_the_first_rank_has_finished_do_not_count(stage: Stage) -
     stage.exits(1, -6)
 
     assert stage.training.failed is None
+
+
+@pytest.mark.parametrize("ignores_stops", [False, True])
+def test_a_stop_begins_with_sigterm_if_nothing_reads_the_stop_byte(stage: Stage, ignores_stops: bool) -> None:
+    stage.training._stop_byte[IGNORES_STOPS_AT] = ignores_stops
+    stopping = Stopping(stage.training)
+
+    stopping.follow(Stop(because="pause", mode=StopMode.CHECKPOINT, within_seconds=60))
+    stopping.send_due_signals(time.monotonic())
+
+    assert stage.training._stop_byte[TERMINATED_AT] == ignores_stops
+    assert stopping.due_in(100) > 40, "the rest of the time is for saving"
 
 
 def test_errors_of_ranks_that_are_being_killed_are_not_the_reason(stage: Stage) -> None:

@@ -24,6 +24,7 @@ from footplate.contract.host import launch
 from footplate.contract.host.launch import (
     COMMANDS_AT,
     FROM_WARM,
+    IGNORES_STOPS_AT,
     STOP_BYTES,
     STORED_AT,
     TERMINATED_AT,
@@ -151,6 +152,11 @@ class Training:
         """Writes the stop byte, in memory that the ranks share and read after every step."""
         self._stop_byte[0] = STOP_BYTES[mode]
 
+    @property
+    def reads_stops(self) -> bool:
+        """False while the ranks run a script in which nothing reads the stop byte."""
+        return self._stop_byte[IGNORES_STOPS_AT] == 0
+
     def send_stored_step(self, step: int) -> None:
         """Reports the step of the newest checkpoint in SQL to training, which may then delete older checkpoints."""
         stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
@@ -258,7 +264,10 @@ class Training:
 
 
 class Stopping:
-    """Stops training: first by the stop byte, then by SIGTERM, then by SIGKILL."""
+    """Stops training: first by the stop byte, then by SIGTERM, then by SIGKILL.
+
+    A script in which nothing reads the stop byte gets SIGTERM at once, and has more time to save.
+    """
 
     def __init__(self, training: Training) -> None:
         self._training = training
@@ -283,7 +292,8 @@ class Stopping:
             return
         self._training.request_stop(stop.mode)
         seconds = self._until - now
-        self._escalations = [(now + seconds * TERM_SHARE, signal.SIGTERM), (now + seconds * KILL_SHARE, signal.SIGKILL)]
+        term_share = TERM_SHARE if self._training.reads_stops else 0.0
+        self._escalations = [(now + seconds * term_share, signal.SIGTERM), (now + seconds * KILL_SHARE, signal.SIGKILL)]
 
     def due_in(self, longest: float) -> float:
         """Returns the seconds until the next signal, at most `longest`."""

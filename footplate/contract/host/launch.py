@@ -32,6 +32,10 @@ STOP_BYTES = {StopMode.CHECKPOINT: 1, StopMode.GRACEFUL: 2}
 """The values that the supervisor writes into the stop byte. 0 means that training goes on."""
 TERMINATED_AT = 1
 """The byte of the shared page that is 1 after the supervisor has sent SIGTERM to training."""
+IGNORES_STOPS_AT = 2
+"""The byte of the shared page that is 1 while a script runs that has made neither a Trainer nor an Accelerator.
+
+Nothing reads the stop byte then."""
 STORED_AT = slice(8, 16)
 """The bytes of the shared page that hold the step of the newest checkpoint that the service has stored."""
 COMMANDS_AT = slice(1024, 1032)
