@@ -66,7 +66,7 @@ def of_job(conn: Connection, project: str | None, job_id: JobId) -> QueuePage:
     if row is None or project not in (None, row.project):
         return QueuePage([], None)
     if row.not_before is not None:
-        return QueuePage([(QueuePlace(row.id, (1, row.not_before, 0, row.id)), row)], None)
+        return QueuePage([(_place_of_delayed(row.id, row.not_before), row)], None)
     ready = ReadyRow(row.id, row.priority, row.queued_at, row.project, row.shape)
     return QueuePage([(_Ahead(conn, ready.position).place(ready), row)], None)
 
@@ -82,8 +82,12 @@ def _walk(conn: Connection, project: str | None, after: Key | None) -> Iterator[
             yield place.key, place if project in (None, row.project) else None
         number, job_id = -1, ""
     for delayed in rows.delayed(conn, (number, job_id)):
-        key: Key = (1, delayed.not_before, 0, delayed.id)
-        yield key, QueuePlace(delayed.id, key) if project in (None, delayed.project) else None
+        place = _place_of_delayed(delayed.id, delayed.not_before)
+        yield place.key, place if project in (None, delayed.project) else None
+
+
+def _place_of_delayed(job_id: JobId, not_before: int) -> QueuePlace:
+    return QueuePlace(job_id, key=(1, not_before, 0, job_id))
 
 
 class _Ahead:
