@@ -28,10 +28,13 @@ PROCESSES: Boxes = {
 MESSAGES: list[Arrow] = [
     ("user", "API", "REST, websocket"), ("API", "SQL", "jobs"), ("API", "Redis", "wakes, served requests"),
     ("control", "SQL", "places, stores, rescues"),
-    ("control", "Redis", "ids of attempts"), ("Redis", "control", ""), ("Redis", "node", "ids of attempts"),
-    ("node", "supervisor", "starts"), ("node", "warm parent", "starts"), ("supervisor", "Redis", "events"),
+    ("control", "Redis", "events, grants"), ("Redis", "control", ""),
+    ("Redis", "node", "start messages"), ("node", "Redis", ""),
+    ("node", "supervisor", "starts"), ("node", "warm parent", "starts"),
+    ("supervisor", "Redis", "events, stops"), ("Redis", "supervisor", ""),
     ("supervisor", "warm parent", "requests a fork"), ("warm parent", "training", "forks"),
-    ("training", "supervisor", "logs"), ("training", "artifact store", "checkpoints"),
+    ("training", "supervisor", "events"), ("training", "artifact store", "checkpoints"),
+    ("control", "artifact store", "deletes old files"),
 ]  # fmt: skip
 WAY: Boxes = {
     "POST /jobs": (0, 0, "service/api/jobs.py"),
@@ -92,6 +95,7 @@ def svg(boxes: Boxes, arrows: Iterable[Arrow]) -> str:
         '<path d="M0 0L8 4L0 8z" fill="#475569"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
+    labels = []
     for start, end, label in arrows:
         (x1, y1), (x2, y2) = border(boxes, start, end), border(boxes, end, start)
         parts.append(
@@ -99,7 +103,9 @@ def svg(boxes: Boxes, arrows: Iterable[Arrow]) -> str:
         )
         middle_x, middle_y = (x1 + x2) / 2, (y1 + y2) / 2 - 5
         halo = 'stroke="#fff" stroke-width="4" paint-order="stroke"'
-        parts.append(f'<text x="{middle_x:.0f}" y="{middle_y:.0f}" fill="#475569" {halo}>{escape(label)}</text>')
+        labels.append(f'<text x="{middle_x:.0f}" y="{middle_y:.0f}" fill="#475569" {halo}>{escape(label)}</text>')
+    # Labels come after all lines, because an arrow back has the same line and would cross the label.
+    parts += labels
     for name, (_, _, more) in boxes.items():
         x, y = center(boxes, name)
         parts.append(

@@ -72,9 +72,10 @@ def settings_page() -> str:
         [
             "# Every setting",
             MADE,
-            "Read from the environment once, at the start; empty means unset. A value that cannot be used ends the",
-            "start with a sentence, and so does a `FOOTPLATE_` variable that nobody reads. `make up` passes its",
-            "environment to every process that it starts. Paths may begin with `~`, the home folder of the user.",
+            "Settings are environment variables, read once at the start. An empty variable counts as unset. A wrong",
+            "value stops the start with a message that names the variable, and so does a `FOOTPLATE_` variable that no",
+            "process reads. `make up` passes its environment to every process that it starts. A path may begin with",
+            "`~`, the home folder of the user.",
             "\n## The service: `python -m service api | control | all | migrate | backup`\n",
             *table(ServiceSettings),
             "\n## A node: `python -m worker`\n",

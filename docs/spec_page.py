@@ -51,7 +51,7 @@ INTENTS = {
     "How a checkpoint is used": ("serve", "export"),
     "How it is listed and queued": ("name", "project", "tags", "metadata", "priority"),
 }
-"""The fields of a spec, by what their writer wants to say."""
+"""The sections of the page, each with its fields."""
 
 INSIDE: dict[str, dict[str, type[Group]]] = {
     "model": {"model": Component},
@@ -271,7 +271,7 @@ def section(title: str, names: tuple[str, ...]) -> list[str]:
 
 
 def page_fields() -> list[str]:
-    """The fields on the page, and a proof that the page leaves out none."""
+    """Returns the fields on the page. Raises ValueError if the page leaves out a field of the spec."""
     top = [name for names in INTENTS.values() for name in names]
     places = {place: group for inside in INSIDE.values() for place, group in inside.items()}
     missing = set(JobSpec.model_fields) - set(top) | {group.__name__ for group in groups() - set(places.values())}

@@ -99,7 +99,7 @@ def routes() -> FastAPI:
 
 class _Routes(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
-        """Leaves out FastAPI's handlers of errors, because the guard answers every error."""
+        """Returns a stack without FastAPI's handlers of errors, because `Guard` answers every error."""
         return AsyncExitStackMiddleware(self.router)
 
 

@@ -1,5 +1,7 @@
 """Limits the rate of requests: by key, and by address for requests without a valid key.
 
+Each API process counts on its own, so n processes together accept up to n times a limit.
+
 Keys cannot be guessed. But a request without a valid key still costs something: a hash, a write to SQL for a ticket, or
 the checks of /readyz. So each address has a limit, too.
 """

@@ -191,7 +191,7 @@ class _Exchange:
         self._redis: Redis = services.notifier.redis
         self._deadline, self._is_gone = deadline, is_gone
         self._is_started = self._is_over = False
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._unread: deque[AnswerPiece] = deque()
 
     async def send(self) -> None:
@@ -268,7 +268,7 @@ class _Exchange:
         except UNREACHABLE as error:
             raise _redis_unreachable() from error
         if texts:
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             self._unread.extend(map(AnswerPiece.model_validate_json, texts))
         elif row is not None:
             self._ended(row)
@@ -284,7 +284,7 @@ class _Exchange:
         row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
         if row is None:
             raise ServingEnded(f"the serving session {self._session} was deleted", hint=AGAIN)
-        is_silent = self._is_started and time.monotonic() - self._heard_at > SILENCE_SECONDS
+        is_silent = self._is_started and time.monotonic() - self._received_at > SILENCE_SECONDS
         if is_silent and not row.state.is_terminal:
             text = f"nothing came from the serving session {self._session} for {SILENCE_SECONDS:g} s"
             raise ServingEnded(text, hint=AGAIN)

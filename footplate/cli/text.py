@@ -183,7 +183,7 @@ def age(moment: str | None) -> str:
 def steps(job: JobInfo) -> str:
     if not job.progress:
         return ""
-    # A loop of one's own may not say how many steps it will take.
+    # A user's own loop may not report how many steps it will take.
     return f"{job.progress.step}/{job.progress.max_steps}" if job.progress.max_steps else str(job.progress.step)
 
 

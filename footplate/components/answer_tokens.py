@@ -115,10 +115,10 @@ class AnswerTokens:
         start = len(before)
         while text[start : start + 1] == prompt[start : start + 1] != "":
             start += 1
-        alone = self._rendered(messages[: index + 1], template)
-        stop = self._stop_of(alone)
+        up_to_answer = self._rendered(messages[: index + 1], template)
+        stop = self._stop_of(up_to_answer)
         following = messages[index + 1].get("content") if index + 1 < len(messages) else None
-        end = self._end(text, start, alone, stop, str(following or ""))
+        end = self._end(text, start, up_to_answer, stop, str(following or ""))
         if end < start:
             raise UnusableChat(_changed(index))
         has_words = bool(messages[index].get("content") or messages[index].get("tool_calls"))
@@ -126,15 +126,15 @@ class AnswerTokens:
             raise UnusableChat(f"[{index}]: the chat template leaves out the text of this message")
         return start, end
 
-    def _end(self, text: str, start: int, alone: str, stop: str, following: str) -> int:
+    def _end(self, text: str, start: int, up_to_answer: str, stop: str, following: str) -> int:
         """Returns the place in the text behind an answer's end token, or -1 if the answer is not found.
 
-        `alone` is the conversation up to this answer, rendered without the following messages. Templates may write an
-        answer in another way if messages follow, for example without its thoughts.
+        `up_to_answer` is the conversation up to this answer, rendered without the following messages. Templates may
+        write an answer in another way if messages follow, for example without its thoughts.
         """
         if not stop:
-            return len(alone) if text.startswith(alone) else -1
-        stripped = alone.rstrip()
+            return len(up_to_answer) if text.startswith(up_to_answer) else -1
+        stripped = up_to_answer.rstrip()
         if text.startswith(stripped):
             return len(stripped)
         body = stripped.removesuffix(stop)

@@ -71,7 +71,7 @@ class TaskGroup:
 
 @cache
 def shipped() -> Shipped:
-    """Returns what the installed library ships. It is empty without the library."""
+    """Returns the tasks, groups and tags of the installed lm-eval. Without lm-eval, there are none."""
     package = find_spec(LIBRARY)
     library = Shipped()
     if package is None or not package.submodule_search_locations:

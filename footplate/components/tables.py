@@ -104,7 +104,10 @@ def is_saved(folder: Path) -> bool:
 
 
 def saved_rows(folder: Path, split: str | None) -> TableRows:
-    """Returns the rows that `save_to_disk` wrote, in the Arrow files of state.json, without the library `datasets`."""
+    """Returns the rows of a folder that `save_to_disk` wrote, from the Arrow files that its state.json lists.
+
+    The library `datasets` is not needed.
+    """
     import pyarrow
 
     folder = _split(folder, split)

@@ -115,7 +115,10 @@ def long_form(body: Json) -> LongForm:
 
 
 def _modern(training: Json, long: LongForm) -> Json:
-    """Returns `training` with older names replaced. Adds their problems and their pointers to `long`."""
+    """Returns `training` with present names in place of older ones.
+
+    Adds the problems of the older names to `long`, and their pointers, at which the user wrote the values.
+    """
     modern = modernized(training)
     for name in modern.declined:
         detail, hint = f"{name} no longer exists, so its value cannot be applied", f"instead: {LEGACY[name].instead}"
@@ -189,8 +192,10 @@ def _dataset(value: Any, pointer: str, long: LongForm) -> Any:
         return value
     if not _is_path(value):
         return {"use": value}
-    if is_hub_name(value) and _is_repository(value := of_data(value, is_path=True)):
-        return {"use": "hf/dataset", "args": {"path": value}}
+    if is_hub_name(value):
+        value = of_data(value, is_path=True)
+        if _is_repository(value):
+            return {"use": "hf/dataset", "args": {"path": value}}
     suffix = _suffix(value)
     if suffix not in READERS:
         suffixes = ", ".join(f"{suffix} ({name})" for suffix, name in READERS.items())

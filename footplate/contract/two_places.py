@@ -90,7 +90,7 @@ def _fsdp(document: Json, name: str, value: Any, origins: dict[str, str]) -> Pro
 
 
 def _fsdp_config(document: Json, name: str, value: Any, origins: dict[str, str]) -> Problem | None:
-    """Applies `fsdp_config` if `fsdp` is not set. If `fsdp` is set, `_fsdp` reads both."""
+    """Copies `fsdp_config` to `/resources/strategy` if `fsdp` is not set. If `fsdp` is set, `_fsdp` copies both."""
     if not isinstance(value, dict):
         return Problem(f"/training/{name}", "wrong_type", f"is {kind_of(value)}, an object is needed")
     # Files with Hugging Face's arguments contain an fsdp_config with empty values although FSDP is off.

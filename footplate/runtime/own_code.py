@@ -107,7 +107,7 @@ class OwnComponent:
         if self.group in MADE_BY_THE_TRAINER:
             return cast(Callable[..., Any], target)
         takes_arguments = inspect.isclass(target) or self.group not in TAKEN_AS_THEY_ARE
-        return _checked(self.name, target) if takes_arguments else _as_it_is(self.name, target)
+        return _checked(self.name, target) if takes_arguments else _with_arguments_bound(self.name, target)
 
 
 def attribute(name: str) -> Any:
@@ -164,7 +164,7 @@ def _checked(name: str, target: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _as_it_is(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_arguments_bound(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that takes a spec's arguments, and returns the user's function with these arguments bound."""
 
     def fixed(**args: Any) -> Any:

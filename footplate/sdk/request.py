@@ -237,7 +237,7 @@ def _no_footplate(answer: httpx2.Response) -> Unreachable:
 
 
 def _other_origin(answer: httpx2.Response) -> str | None:
-    """Returns the origin to which the answer redirects, as a proxy that accepts https only does. None: to no other."""
+    """Returns the other origin to which the answer redirects, or None. Proxies often redirect from http to https."""
     try:
         target = answer.url.join(answer.headers["location"]) if answer.has_redirect_location else answer.url
     except httpx2.InvalidURL:

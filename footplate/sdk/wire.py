@@ -113,7 +113,8 @@ class OpenAnswer:
     async def read(self, timeout_seconds: float) -> bytes:
         """Returns the next bytes, empty at the end. Raises httpx2.TransportError.
 
-        The timeout is that for bytes of a socket. For bytes of a body, the timeout of its request applies.
+        `timeout_seconds` applies to a socket, which is open after 101 Switching Protocols. For a body, the timeout of
+        its request applies.
         """
         with _errors_of_httpx():
             if self._socket is None:

@@ -1,4 +1,4 @@
-"""The callbacks of a Trainer, also those that it adds if one argument is set, such as `max_nan_steps`."""
+"""Collects the callbacks of a Trainer, with those that an argument such as `max_nan_steps` adds."""
 
 from __future__ import annotations
 

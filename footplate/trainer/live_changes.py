@@ -214,7 +214,7 @@ def _set_end(trainer: Trainer, value: int) -> None:
     elif not schedules.follows_a_metric(schedule) and value > state.max_steps:
         raise CannotChange(
             f"the schedule, {type(schedule).__name__}, was not made from the arguments, and may end at the old "
-            f"max_steps: use {state.max_steps} or less"
+            f"max_steps: set max_steps to {state.max_steps} or less"
         )
     trainer._footplate.run.plan = trainer._footplate.run.plan.until(value)
     trainer.args.max_steps = state.max_steps = value

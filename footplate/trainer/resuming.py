@@ -194,10 +194,10 @@ def _holds_state_of_training(optimizer: Path) -> bool:
 
 
 def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
-    """Averages the model's weights, which were loaded from this checkpoint, if it holds those of training.
+    """Replaces the training weights that a schedule-free optimizer saved in this checkpoint by the averaged weights.
 
-    Returns the reason if that is impossible. Does nothing for a checkpoint whose optimizer does not average, or that
-    was saved at the step of an evaluation.
+    Returns the reason if that is impossible. Does nothing if the optimizer does not average, or if the checkpoint
+    was saved at the step of an evaluation and so has the average.
     """
     strategy = trainer._footplate.strategy
     kind, has_average = strategy.peers.from_main(lambda: (averaging_optimizer(folder), is_averaged(folder)))
@@ -217,9 +217,10 @@ def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
 
 
 def _options_of(optimizer: Optimizer, stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns parameter groups to load: options such as the learning rate are this optimizer's, not the stored ones.
+    """Returns the checkpoint's parameter groups with the options of this optimizer, such as its learning rate.
 
-    The stored numbers of the parameters are kept, and stored values that the optimizer computes, such as its step.
+    All other values are the stored ones: the indices of the parameters, and what an optimizer computes, such as its
+    step.
     """
     groups = stored["param_groups"]
     if len(groups) != len(optimizer.param_groups):

@@ -30,8 +30,7 @@ from service.api.uploads import Upload, discard, keep, uploaded
 from service.api.views import shown
 from service.artifact_files import CannotRead, open_below
 from service.deps import Services, StrictRoute, body_of, services_of
-from service.jobs import node_files
-from service.jobs import references as referred
+from service.jobs import node_files, references
 from service.jobs.file_kinds import check_content, checked_name
 from service.jobs.mapped_columns import missing_columns
 from service.jobs.rows import no_row_to_train_on, wrong_columns, wrong_rows
@@ -221,10 +220,10 @@ async def remove_file(services: Services, file: str) -> None:
 async def missing_files(services: Services, spec: JobSpec) -> list[Problem]:
     """Returns problems for files in the spec that the project lacks, that nodes may not fetch, or that no node has."""
     arguments = spec.texts
-    problems = referred.not_fetched(services.settings, services.catalogues.announced, arguments)
-    problems += referred.not_listed(services.settings, arguments)
+    problems = references.not_fetched(services.settings, services.catalogues.announced, arguments)
+    problems += references.not_listed(services.settings, arguments)
     if any(named_in(arguments)):
-        problems += await services.db.read(referred.missing_files, project=spec.project, arguments=arguments)
+        problems += await services.db.read(references.missing_files, project=spec.project, arguments=arguments)
         if not problems and spec.data.map:
             problems += await services.db.read(missing_columns, spec=spec)
         if not problems and spec.data.split is not None:

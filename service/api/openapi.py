@@ -174,7 +174,10 @@ def _failure(meaning: str, answer: Response) -> Json:
 
 
 def _parameters(path: str, operation: Json) -> None:
-    """Adds patterns, examples and the parameter `project`. Removes null, which a query or a header cannot contain."""
+    """Completes the parameters of an operation: adds patterns, examples and the parameter `project`.
+
+    Removes null from their types, because a query or a header cannot contain null.
+    """
     parameters = operation.setdefault("parameters", [])
     for parameter in parameters:
         name, schema = parameter["name"], parameter["schema"]
@@ -203,9 +206,13 @@ def _bodies(operation: Json, schemas: Json) -> None:
         if content.get(JSON, {}).get("schema") == {}:
             # FastAPI writes an empty JSON schema for a route that makes its own Response. Drop the schema if the route
             # names another media type.
-            content.pop(JSON) if len(content) > 1 else content.update({JSON: {"schema": {"type": "object"}}})
+            if len(content) > 1:
+                del content[JSON]
+            else:
+                content[JSON] = {"schema": {"type": "object"}}
         for body in content.values():
-            body.update({"schema": standard(body["schema"])} if "schema" in body else {})
+            if "schema" in body:
+                body["schema"] = standard(body["schema"])
         if (body := content.get(JSON)) and body["schema"] != {"type": "object"} and "example" not in body:
             body["example"] = example_of(body["schema"], schemas)
 

@@ -187,7 +187,7 @@ def _is_deeper_than(limit: int, data: dict[str, Any]) -> bool:
 
 
 def one_by_one(entries: ParsedEntries) -> Iterator[ParsedEntries]:
-    """Yields the same events one by one, to find the one that cannot be stored."""
+    """Yields each event of `entries` as entries of its own, to find the event that cannot be stored."""
     if entries.dead:
         yield ParsedEntries(dead=entries.dead)
     for batch in entries.batches:

@@ -78,7 +78,7 @@ def _link(artifacts: Path, row: CheckpointRow, sealed_file: CheckpointFile, targ
 
 
 def has_links(artifacts: Store, folder: str) -> bool:
-    """Returns True if a folder that `link_pinned` has returned still has its links."""
+    """Returns True if a folder that `link_pinned` has made still has its hard links. A bucket needs no links."""
     return isinstance(artifacts, RemoteStore) or (artifacts / folder / MANIFEST).exists()
 
 

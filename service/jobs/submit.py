@@ -17,11 +17,9 @@ from footplate.contract.files import named_in
 from footplate.contract.ids import JobId
 from footplate.contract.resources.jobs import SpecWarning
 from footplate.contract.spec import JobSpec
-from service.jobs import references as referred
-from service.jobs import start_checkpoint
+from service.jobs import references, start_checkpoint
 from service.jobs.needs import Needs
-from service.store import events, jobs, webhooks
-from service.store import idempotency as keys
+from service.store import events, idempotency, jobs, webhooks
 from service.store.database import Inserts, NewRow, Write, insert_rows
 from service.store.rows import IdempotencyRow, JobRow
 from service.store.webhooks import StateChange
@@ -82,7 +80,7 @@ class Submission:
             response = self.idempotency.respond(job) if self.idempotency.respond else None
             if (replay := _replay(conn, self.idempotency, job, response)) is not None:
                 return replay
-        referred.hold(conn, self.project, self.spec)
+        references.hold(conn, self.project, self.spec)
         if (start := start_checkpoint.find(conn, self.project, self.spec, hold=True)) is not None:
             job = replace(job, spec=start.pinned(self.spec).model_dump_json(), starts_from=start.checkpoint.id)
         insert_rows(conn, self._rows(job))
@@ -118,12 +116,13 @@ def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | N
 
     Callers call this before their checks, because a check may fail now although it passed for the first request.
     """
-    holder = keys.find(conn, project, use.key)
+    holder = idempotency.find(conn, project, use.key)
     return None if holder is None else _replayed(conn, use, holder)
 
 
 def _replay(conn: Connection, use: IdempotencyUse, job: JobRow, response: str | None) -> Submitted | None:
-    holder = keys.take(conn, IdempotencyRow(job.project, use.key, use.body_sha256, job.id, response, job.created_at))
+    row = IdempotencyRow(job.project, use.key, use.body_sha256, job.id, response, job.created_at)
+    holder = idempotency.take(conn, row)
     return None if holder.job_id == job.id else _replayed(conn, use, holder)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from footplate.contract.ids import JobId
 from service.jobs.needs import Needs
 from service.store import queue
-from service.store import waiting as rows
+from service.store import waiting as waiting_jobs
 from service.store.queue import QueuePosition
 from service.store.waiting import MOST, ReadyRow, WaitingRow
 
@@ -55,18 +55,18 @@ def page(conn: Connection, project: str | None, after: Key | None, limit: int) -
             break
     else:
         last = None
-    waiting_rows = rows.seen(conn, [place.id for place in places[:limit]])
+    waiting_rows = waiting_jobs.seen(conn, [place.id for place in places[:limit]])
     data = [(place, waiting_rows[place.id]) for place in places[:limit]]
     return QueuePage(data, places[limit - 1].key if len(places) > limit else last)
 
 
 def of_job(conn: Connection, project: str | None, job_id: JobId) -> QueuePage:
     """Returns a page with only this job, or an empty page if the job does not wait or belongs to another project."""
-    row = rows.seen(conn, [job_id]).get(job_id)
+    row = waiting_jobs.seen(conn, [job_id]).get(job_id)
     if row is None or project not in (None, row.project):
         return QueuePage([], None)
     if row.not_before is not None:
-        return QueuePage([(QueuePlace(row.id, (1, row.not_before, 0, row.id)), row)], None)
+        return QueuePage([(_place_of_delayed(row.id, row.not_before), row)], None)
     ready = ReadyRow(row.id, row.priority, row.queued_at, row.project, row.shape)
     return QueuePage([(_Ahead(conn, ready.position).place(ready), row)], None)
 
@@ -76,14 +76,18 @@ def _walk(conn: Connection, project: str | None, after: Key | None) -> Iterator[
     kind, number, queued_at, job_id = after or (0, 0, 0, "")
     if kind == 0:
         ahead: _Ahead | None = None
-        for row in rows.ready(conn, QueuePosition(number, queued_at, JobId(job_id)) if after else None):
+        for row in waiting_jobs.ready(conn, QueuePosition(number, queued_at, JobId(job_id)) if after else None):
             ahead = ahead or _Ahead(conn, row.position if after else None)
             place = ahead.place(row)
             yield place.key, place if project in (None, row.project) else None
         number, job_id = -1, ""
-    for delayed in rows.delayed(conn, (number, job_id)):
-        key: Key = (1, delayed.not_before, 0, delayed.id)
-        yield key, QueuePlace(delayed.id, key) if project in (None, delayed.project) else None
+    for delayed in waiting_jobs.delayed(conn, (number, job_id)):
+        place = _place_of_delayed(delayed.id, delayed.not_before)
+        yield place.key, place if project in (None, delayed.project) else None
+
+
+def _place_of_delayed(job_id: JobId, not_before: int) -> QueuePlace:
+    return QueuePlace(job_id, key=(1, not_before, 0, job_id))
 
 
 class _Ahead:
@@ -93,7 +97,7 @@ class _Ahead:
         """Counts the jobs before this position. None means that no job comes before."""
         self._pools = {head.shape: Needs.from_json(head.needs).pool for head in queue.heads(conn)}
         self._counts: dict[str, Counter[str]] = {pool: Counter() for pool in self._pools.values()}
-        for (project, shape), count in (rows.count_ready(conn, before=position) if position else {}).items():
+        for (project, shape), count in (waiting_jobs.count_ready(conn, before=position) if position else {}).items():
             self._counts[self._pools[shape]][project] += count
 
     def place(self, row: ReadyRow) -> QueuePlace:

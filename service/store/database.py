@@ -83,7 +83,7 @@ class Database:
             writer.start()
 
     async def write(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns what `fn` returned for a connection and these arguments, after the commit."""
+        """Calls `fn` with a connection and these arguments in a thread, and returns the result after the commit."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         arriving = self._arriving.get(loop)
@@ -97,7 +97,10 @@ class Database:
         return await future
 
     async def read(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns the result of `fn` for a connection, which reads a consistent snapshot, and these arguments."""
+        """Calls `fn` with a connection and these arguments in a thread, and returns the result.
+
+        The connection reads a consistent snapshot.
+        """
         call = partial(self.read_now, fn, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._readers, call)
 

@@ -135,23 +135,23 @@ class _Order:
         self.sort, self.descending = sort, sort.startswith("-")
         self.field = {"created": None, "priority": "priority", "name": "name"}[sort.lstrip("-")]
 
-    def columns(self, way: IndexChoice) -> list[ColumnElement[Any]]:
-        named = [self._column(self.field, way)] if self.field else []
-        return [column.desc() if self.descending else column.asc() for column in (*named, way.id)]
+    def columns(self, index: IndexChoice) -> list[ColumnElement[Any]]:
+        named = [self._column(self.field, index)] if self.field else []
+        return [column.desc() if self.descending else column.asc() for column in (*named, index.id)]
 
-    def _column(self, field: str, way: IndexChoice) -> ColumnElement[Any]:
+    def _column(self, field: str, index: IndexChoice) -> ColumnElement[Any]:
         column = jobs.c[field]
-        if way is not IndexChoice.FEW:
+        if index is not IndexChoice.FEW:
             return column
-        # Sorting few jobs is faster than searching them in an index of all jobs. The `+` rules out the index.
+        # Sorting few jobs is faster than searching them in an index of all jobs, which the `+` rules out.
         return column + ("" if field == "name" else 0)
 
-    def beyond(self, place: tuple[Any, str], way: IndexChoice) -> ColumnElement[bool]:
+    def beyond(self, place: tuple[Any, str], index: IndexChoice) -> ColumnElement[bool]:
         if self.field is None:
-            return way.id < place[1] if self.descending else way.id > place[1]
+            return index.id < place[1] if self.descending else index.id > place[1]
         # For a comparison of tuples, the database skips the earlier entries of its index. With AND and OR, it would
         # read all rows with the same first value.
-        here = tuple_(self._column(self.field, way), way.id)
+        here = tuple_(self._column(self.field, index), index.id)
         return here < tuple_(*place) if self.descending else here > tuple_(*place)
 
     def key(self, row: JobRow) -> tuple[Any, str]:
@@ -186,12 +186,12 @@ def _rows(
     """Reads the jobs of each requested state by an index, and sorts them. With IN, the database would sort all."""
     ids: list[str] = []
     for state in filter.walks:
-        way = _way(conn, filter, state, order.field)
+        index = _cheapest_index(conn, filter, state, order.field)
         # Only ids are sorted, and whole rows are read for the page alone. Sorting `FEW` complete rows would take five
         # times as long as a page may take.
-        query = _matching(select(jobs.c.id), filter, state, way).order_by(*order.columns(way)).limit(limit)
+        query = _matching(select(jobs.c.id), filter, state, index).order_by(*order.columns(index)).limit(limit)
         if place is not None:
-            query = query.where(order.beyond(place, way))
+            query = query.where(order.beyond(place, index))
         ids += conn.execute(query).scalars()
     if len(filter.walks) > 1:
         # The database sorts the jobs of several states, because PostgreSQL compares names as its locale does.
@@ -201,7 +201,9 @@ def _rows(
     return [rows[job_id] for job_id in ids]
 
 
-def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> IndexChoice:
+def _cheapest_index(
+    conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None
+) -> IndexChoice:
     """Returns the index that makes the query cheapest.
 
     SQLite would sort all jobs of a tag, or read all jobs to find a few queued ones.
@@ -225,7 +227,7 @@ def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str
 
 
 def _matching(
-    query: Select[Any], filter: JobFilter, state: JobState | None, way: IndexChoice = IndexChoice.FEW
+    query: Select[Any], filter: JobFilter, state: JobState | None, index: IndexChoice = IndexChoice.FEW
 ) -> Select[Any]:
     query = query.where(jobs.c.project == filter.project)
     if state is JobState.QUEUED:
@@ -246,15 +248,15 @@ def _matching(
         query = query.where(jobs.c.starts_from.in_(checkpoint_ids))
     # An id begins with its time of creation.
     if filter.created_after is not None:
-        query = query.where(way.id >= id_at(filter.created_after))
+        query = query.where(index.id >= id_at(filter.created_after))
     if filter.created_before is not None:
-        query = query.where(way.id < id_at(filter.created_before))
+        query = query.where(index.id < id_at(filter.created_before))
     if filter.tag is not None:
-        # The `+` rules out the index of this column.
-        by_tag = way is IndexChoice.TAG
+        # A column `+ ""` is an expression, so the database cannot use the column's index.
+        by_tag = index is IndexChoice.TAG
         join = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
-        has_it = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
-        query = query.join(job_tags, and_(join, job_tags.c.project == filter.project)).where(has_it)
+        has_tag = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
+        query = query.join(job_tags, and_(join, job_tags.c.project == filter.project)).where(has_tag)
     return query
 
 
@@ -265,7 +267,7 @@ def id_at(moment_ms: int) -> str:
 def _total(conn: Connection, filter: JobFilter) -> int:
     total = 0
     for state in filter.walks:
-        query = _matching(select(jobs.c.id), filter, state, _way(conn, filter, state))
+        query = _matching(select(jobs.c.id), filter, state, _cheapest_index(conn, filter, state))
         some = query.limit(COUNTED_TO + 1).subquery()
         total += conn.execute(select(func.count()).select_from(some)).scalar_one()
     return total

@@ -41,7 +41,7 @@ MADE_READY_AT_ONCE = 500
 
 
 class QueuePosition(NamedTuple):
-    """A sorting key of waiting jobs. Placement tries the job with the smallest one first."""
+    """A sorting key of waiting jobs. Placement tries the job with the smallest one first, in the order of `TRIED`."""
 
     urgency: int
     """The negative of the priority."""
@@ -122,6 +122,7 @@ _HEADS = text("""
     ORDER BY head.shape
 """)
 TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+"""The order in which placement tries jobs. `QueuePosition`, `_HEADS` and `behind` contain the same order."""
 
 
 def behind(some: Select[Any]) -> tuple[Select[Any], Select[Any]]:

@@ -143,8 +143,8 @@ def test_the_learning_rate_of_the_scripts_own_optimizer_cannot_be_changed(tmp_pa
 
     assert changing.result.refused == {
         "learning_rate": "the schedule, StepLR, was not made from the arguments, so it does not follow learning_rate",
-        "max_steps": "the schedule, StepLR, was not made from the arguments, and may end at the old max_steps: use 14 "
-        "or less",
+        "max_steps": "the schedule, StepLR, was not made from the arguments, and may end at the old max_steps: set "
+        "max_steps to 14 or less",
     }
 
 

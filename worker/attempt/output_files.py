@@ -132,7 +132,7 @@ class AttemptOutputs:
         return self._fetched.get(path) == _size_and_time(opened)
 
     def _is_output(self, opened: int, path: str) -> bool:
-        """Returns True if the opened file of a script is also an output, as a hard link at this path in outputs/."""
+        """Returns True if a script's opened file and the file at this path in outputs/ are one file, by a hard link."""
         with suppress(OSError):
             about, output = os.fstat(opened), os.lstat(self._files.outputs / path)
             return self._is_script and os.path.samestat(about, output)

@@ -256,7 +256,7 @@ def _end_when_drained() -> None:
     assert _heartbeat is not None
     log.info("draining: no new attempts, and running ones have %.0f s to checkpoint", settings().drain_seconds)
     _heartbeat.send_now()
-    # Supervisors have the same limit, which ends a little earlier.
+    # Supervisors stop training within `drain_seconds`. The node waits 5 s longer, so that it ends after them.
     deadline = time.monotonic() + settings().drain_seconds + 5.0
     while _heartbeat.resender.running() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -130,6 +130,7 @@ class _ConfigReading:
             self._origins[f"/training/{word}"] = f"{CONFIG}/mixed_precision"
 
     def _sharing(self, kind: str) -> Json:
+        """Returns the config of the strategy that `kind` names. Adds a problem for a config of the other strategy."""
         for name, strategy in (("fsdp_config", "FSDP"), ("deepspeed_config", "DEEPSPEED")):
             section = self._config.get(name) or {}
             if not isinstance(section, dict):

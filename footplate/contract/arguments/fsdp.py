@@ -66,7 +66,7 @@ class FsdpConfig:
 
     @classmethod
     def read(cls, config: dict[str, Any] | str | None, args: TrainingArguments, words: Iterable[str] = ()) -> Self:
-        """Reads the options. Raises ValueError for an unsupported one, with what would work."""
+        """Reads the options of `fsdp_config`, and the `words` of `fsdp`. Raises ValueError if one cannot be used."""
         options = _settings(config)
         for name, why in _ELSEWHERE.items():
             if _truth(options.pop(name, False)):

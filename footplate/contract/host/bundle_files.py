@@ -1,4 +1,11 @@
-"""Verifies and unpacks a bundle on a node, and copies it to a fixed path for compiled extensions."""
+"""Verifies and unpacks a bundle on a node, and copies it to a fixed path for compiled extensions.
+
+Each training process unpacks the bundle into its own temporary folder, in `runtime/run.py`, or in `runtime/own_loop.py`
+for a script. If each attempt has a user of its own, the supervisor unpacks the bundle, except for a script. That user
+must not change the copy at the fixed path (`BuildFolder` in `worker/attempt/local_ranks.py`).
+
+`scratch.py` makes and deletes the temporary folders.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def lost_a_peer(error: BaseException) -> bool:
 
 
 def _lost_data_worker(error: BaseException) -> bool:
-    """Returns True if a data loader's process died. Torch raises RuntimeError, unless the pipe breaks first."""
+    """Returns True if a data loader's process died. The error is torch's RuntimeError, or that of a broken pipe."""
     if isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error):
         return True
     frames = traceback.extract_tb(error.__traceback__)

@@ -99,12 +99,12 @@ def _value(name: str, text: str, default: Any) -> Any:
     low = text.lower()
     if low == "none":
         return None
-    truth = {"true": True, "yes": True, "false": False, "no": False}
-    if isinstance(default, bool) or (default is None and low in truth):
-        truth |= {"1": True, "0": False}
-        if low not in truth:
+    booleans = {"true": True, "yes": True, "false": False, "no": False}
+    if isinstance(default, bool) or (default is None and low in booleans):
+        booleans |= {"1": True, "0": False}
+        if low not in booleans:
             raise ValueError(f"optim_args has {name}={text}, which is neither true nor false")
-        return truth[low]
+        return booleans[low]
     try:
         # torch writes a default of 0 where a float is meant.
         return int(text) if isinstance(default, int) and text.lstrip("-").isdigit() else float(text)

@@ -22,7 +22,10 @@ from footplate.trainer.optimizers.groups import with_gradients
 
 
 class _ScheduleFree(Optimizer):
-    """The base of AdamWScheduleFree and SGDScheduleFree: it averages the weights, and switches between y and x."""
+    """The base of AdamWScheduleFree and SGDScheduleFree: it averages the weights.
+
+    The parameters hold the training weights y or the averaged weights x, which the module's docstring explains.
+    """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if defaults["lr"] < 0:

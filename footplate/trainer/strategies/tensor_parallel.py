@@ -66,8 +66,8 @@ class TensorParallel(Fsdp):
         first = self.peers.rank // size * size
         if mesh.mesh.flatten().tolist() != list(range(first, first + size)):
             raise ValueError(
-                f"the model is split over processes {mesh.mesh.flatten().tolist()}, and with tp_size {size} those that "
-                f"compute a batch together are {list(range(first, first + size))}: split it over the mesh "
+                f"the model is split over the processes {mesh.mesh.flatten().tolist()}, but with tp_size {size} the "
+                f"processes {list(range(first, first + size))} compute a batch together: split it over the mesh "
                 "init_device_mesh(device, (world // tp_size, tp_size), mesh_dim_names=('dp_shard', 'tp'))['tp']"
             )
 

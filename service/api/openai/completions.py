@@ -328,7 +328,7 @@ class _Form:
     """Formats the choices of an answer as OpenAI does, for `/chat/completions` or for `/completions`."""
 
     def __init__(self, is_chat: bool, calls_at_once: bool, is_sent_whole: bool) -> None:
-        """`is_sent_whole`: the session sends no parts of a text, because a text may turn out to be a tool call."""
+        """Makes a form. If `is_sent_whole`, the session sends no parts of a text, which may be a tool call."""
         self.is_chat, self.is_sent_whole, self._calls_at_once = is_chat, is_sent_whole, calls_at_once
         self._offsets: dict[int, int] = {}
         """The number of characters whose tokens were already sent, by the index of the choice."""
@@ -379,7 +379,7 @@ def _with_bytes(token: Json) -> Json:
 
 
 def _bytes_of(token: Json) -> list[int]:
-    """Returns the bytes of a token. The session sends them for a token that is a part of a character."""
+    """Returns the bytes of a token. The session sends bytes only if the token is a part of a character."""
     return token.get("bytes") or list(token["token"].encode())
 
 

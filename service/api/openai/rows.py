@@ -133,7 +133,10 @@ def _refused(parameter: str, detail: str) -> InvalidRows:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yields each line that is not empty, with its number from 1."""
+    """Yields each line that is not empty, with its number from 1.
+
+    The caller must stop at a line that is longer than LONGEST_LINE, because only its beginning is yielded.
+    """
     number = 0
     rest = b""
     while piece := file.read(1024 * 1024):
