@@ -114,7 +114,7 @@ class AnswerStream:
     served: ServedCheckpoint
     pieces: AsyncIterator[AnswerPiece]
 
-    async def whole(self) -> dict[str, Any]:
+    async def last_data(self) -> dict[str, Any]:
         """Waits for the end of the answer, and returns the data of its last piece."""
         return [piece.data async for piece in self.pieces][-1]
 
@@ -167,9 +167,9 @@ async def _session(services: Services, model_request: ModelRequest, *, shares: b
     if served.session is not None:
         return served
     spec = await in_thread_if_large(LARGE, lambda: session_spec(served))
-    opened = await services.db.write(open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by)
+    new_session = await services.db.write(open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by)
     services.wake_control()
-    return opened
+    return new_session
 
 
 class _Exchange:
@@ -219,7 +219,7 @@ class _Exchange:
     async def until_session_ends(self) -> None:
         """Waits until SQL has the end of the session. The request can then go to a new session of the checkpoint."""
         while time.monotonic() < self._deadline:
-            row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+            row = await self._services.db.read(jobs.peek, self._session)
             if row is None or row.state not in OPEN:
                 return
             await asyncio.sleep(END_LOOK_SECONDS)
@@ -261,10 +261,10 @@ class _Exchange:
         seconds_left = self._deadline - time.monotonic()
         seconds = LOOK_SECONDS if self._is_started else min(LOOK_SECONDS, max(seconds_left, SHORTEST_LOOK_SECONDS))
         try:
-            popped = await self._redis.blpop([key], timeout=seconds)
+            entry = await self._redis.blpop([key], timeout=seconds)
             # Pieces may have come while the session's state was read.
-            row = None if popped is not None else await self._look()
-            texts = [*([] if popped is None else [popped[1]]), *(await self._redis.lpop(key, MOST_PIECES) or [])]
+            row = None if entry is not None else await self._look()
+            texts = [*([] if entry is None else [entry[1]]), *(await self._redis.lpop(key, MOST_PIECES) or [])]
         except UNREACHABLE as error:
             raise _redis_unreachable() from error
         if texts:
@@ -281,7 +281,7 @@ class _Exchange:
         """
         if await self._is_gone():
             raise ClientDisconnect
-        row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+        row = await self._services.db.read(jobs.peek, self._session)
         if row is None:
             raise ServingEnded(f"the serving session {self._session} was deleted", hint=AGAIN)
         is_silent = self._is_started and time.monotonic() - self._heard_at > SILENCE_SECONDS
@@ -304,10 +304,10 @@ class _Exchange:
 
     async def _give_up(self) -> NoReturn:
         """Ends a session that was opened for this request only, and has not started."""
-        row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+        row = await self._services.db.read(jobs.peek, self._session)
         with suppress(*UNREACHABLE):
-            waiting = await self._redis.llen(keys.serving_queue(self._session))
-            if row is not None and row.state is JobState.QUEUED and waiting <= 1:
+            queue_length = await self._redis.llen(keys.serving_queue(self._session))
+            if row is not None and row.state is JobState.QUEUED and queue_length <= 1:
                 await self._services.db.write(
                     lambda conn: cancel(conn, row.project, row.id, StopMode.GRACEFUL, now_ms())
                 )
@@ -319,15 +319,15 @@ class _Exchange:
         sessions = await self._services.db.read(running_sessions, project=self._services.project)
         hint = "try again in a moment"
         if sessions:
-            other = sessions[0].id
-            hint = f"session {other} holds a slot, and still gets requests; `footplate cancel {other}` frees the slot"
+            holder = sessions[0].id
+            hint = f"session {holder} holds a slot, and still gets requests; `footplate cancel {holder}` frees the slot"
         raise NotServedYet(f"the serving session {self._session} has not started: {why}", hint=hint)
 
     async def _taken_back(self) -> bool:
         """Removes the request from the queue. Returns False if the session has taken it already."""
-        removed: Any = await self._redis.lrem(keys.serving_queue(self._session), 1, self._request.id)
+        removed_count: Any = await self._redis.lrem(keys.serving_queue(self._session), 1, self._request.id)
         await self._redis.delete(keys.serving_request(self._request.id))
-        return bool(removed)
+        return bool(removed_count)
 
 
 def _redis_unreachable() -> Unavailable:

@@ -102,9 +102,9 @@ def open_session(
     """Submits a session for the checkpoint, unless another request has opened one meanwhile. Returns the session."""
     # While the job is locked, no other request opens a session and no rotation deletes the checkpoint.
     job = jobs.lock_for_user(conn, served.job.project, served.job.id)
-    locked = _find_checkpoint(conn, job, served.checkpoint.id)
-    if locked.session is not None:
-        return replace(locked, name=served.name)
+    locked_checkpoint = _find_checkpoint(conn, job, served.checkpoint.id)
+    if locked_checkpoint.session is not None:
+        return replace(locked_checkpoint, name=served.name)
     if served.name == LATEST:
         # A running job has only one such session at a time.
         for row in _open_sessions(conn, job.id):
@@ -114,7 +114,7 @@ def open_session(
         f"answers requests with checkpoint {served.checkpoint.id} of job {job.id}, of step {served.checkpoint.step}"
     )
     session = _submit(conn, job, spec, now, code="serving", message=message, by=by)
-    return replace(locked, name=served.name, session=session)
+    return replace(locked_checkpoint, name=served.name, session=session)
 
 
 def start_export(conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None) -> JobRow:

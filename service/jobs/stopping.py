@@ -130,8 +130,8 @@ _REFUSED = {
 
 
 def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
-    allowed = job.actions
-    words = ", ".join(allowed) or "nothing until the job has stopped"
+    allowed_actions = job.actions
+    words = ", ".join(allowed_actions) or "nothing until the job has stopped"
     doing = f"is {job.state}, on its way to {'cancelled' if job.desired is Desired.CANCEL else 'paused'}"
     is_stopping = job.state in ACTIVE and job.desired is not Desired.RUN
     state = doing if is_stopping else _STATES.get(job.state, f"is {job.state}")
@@ -140,5 +140,5 @@ def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
         f"job {job.id} {state}, so {_REFUSED[verb]}; allowed now: {words}",
         hint=hint or ("fork it to train longer, or delete it" if job.state is JobState.SUCCEEDED else None),
         state=job.state,
-        allowed=allowed,
+        allowed=allowed_actions,
     )

@@ -52,11 +52,7 @@ class JobFilter:
 
 
 def newest_trainings(
-    conn: Connection,
-    filter: JobFilter,
-    after: JobId | None,
-    limit: int,
-    matches: Callable[[JobRow], bool] = lambda row: True,
+    conn: Connection, filter: JobFilter, after: JobId | None, limit: int, matches: Callable[[JobRow], bool]
 ) -> list[JobRow]:
     """Returns up to `limit` matching jobs that train, newest first. `after` is the last job of the previous page."""
     trainings: list[JobRow] = []
@@ -135,24 +131,24 @@ class _Order:
         self.sort, self.descending = sort, sort.startswith("-")
         self.field = {"created": None, "priority": "priority", "name": "name"}[sort.lstrip("-")]
 
-    def columns(self, way: IndexChoice) -> list[ColumnElement[Any]]:
-        named = [self._column(self.field, way)] if self.field else []
-        return [column.desc() if self.descending else column.asc() for column in (*named, way.id)]
+    def columns(self, index: IndexChoice) -> list[ColumnElement[Any]]:
+        columns = [self._column(self.field, index)] if self.field else []
+        return [column.desc() if self.descending else column.asc() for column in (*columns, index.id)]
 
-    def _column(self, field: str, way: IndexChoice) -> ColumnElement[Any]:
+    def _column(self, field: str, index: IndexChoice) -> ColumnElement[Any]:
         column = jobs.c[field]
-        if way is not IndexChoice.FEW:
+        if index is not IndexChoice.FEW:
             return column
         # Sorting few jobs is faster than searching them in an index of all jobs. The `+` rules out the index.
         return column + ("" if field == "name" else 0)
 
-    def beyond(self, place: tuple[Any, str], way: IndexChoice) -> ColumnElement[bool]:
+    def beyond(self, place: tuple[Any, str], index: IndexChoice) -> ColumnElement[bool]:
         if self.field is None:
-            return way.id < place[1] if self.descending else way.id > place[1]
+            return index.id < place[1] if self.descending else index.id > place[1]
         # For a comparison of tuples, the database skips the earlier entries of its index. With AND and OR, it would
         # read all rows with the same first value.
-        here = tuple_(self._column(self.field, way), way.id)
-        return here < tuple_(*place) if self.descending else here > tuple_(*place)
+        key = tuple_(self._column(self.field, index), index.id)
+        return key < tuple_(*place) if self.descending else key > tuple_(*place)
 
     def key(self, row: JobRow) -> tuple[Any, str]:
         return (getattr(row, self.field) or ("" if self.field == "name" else 0) if self.field else 0, row.id)
@@ -163,8 +159,8 @@ class _Order:
     def read(self, cursor: str) -> tuple[Any, str]:
         try:
             sort, value, job_id = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-            expected = str if self.field == "name" else int
-            if sort != self.sort or type(value) is not expected or not is_id(str(job_id), "job") or not _is_sane(value):
+            has_value = type(value) is (str if self.field == "name" else int) and _is_sane(value)
+            if sort != self.sort or not has_value or not is_id(str(job_id), "job"):
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
             raise InvalidSpec(
@@ -186,30 +182,30 @@ def _rows(
     """Reads the jobs of each requested state by an index, and sorts them. With IN, the database would sort all."""
     ids: list[str] = []
     for state in filter.walks:
-        way = _way(conn, filter, state, order.field)
+        index = _best_index(conn, filter, state, order.field)
         # Only ids are sorted, and whole rows are read for the page alone. Sorting `FEW` complete rows would take five
         # times as long as a page may take.
-        query = _matching(select(jobs.c.id), filter, state, way).order_by(*order.columns(way)).limit(limit)
+        query = _matching(select(jobs.c.id), filter, state, index).order_by(*order.columns(index)).limit(limit)
         if place is not None:
-            query = query.where(order.beyond(place, way))
+            query = query.where(order.beyond(place, index))
         ids += conn.execute(query).scalars()
     if len(filter.walks) > 1:
         # The database sorts the jobs of several states, because PostgreSQL compares names as its locale does.
-        some = select(jobs.c.id).where(jobs.c.id.in_(ids))
-        ids = list(conn.execute(some.order_by(*order.columns(IndexChoice.FEW)).limit(limit)).scalars())
+        in_states = select(jobs.c.id).where(jobs.c.id.in_(ids))
+        ids = list(conn.execute(in_states.order_by(*order.columns(IndexChoice.FEW)).limit(limit)).scalars())
     rows = {row.id: to_row(row) for row in conn.execute(_BY_IDS, {"ids": ids})} if ids else {}
     return [rows[job_id] for job_id in ids]
 
 
-def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> IndexChoice:
+def _best_index(conn: Connection, filter: JobFilter, state: JobState | None, field: str | None = None) -> IndexChoice:
     """Returns the index that makes the query cheapest.
 
     SQLite would sort all jobs of a tag, or read all jobs to find a few queued ones.
     """
 
     def are_few(select_some: Select[Any]) -> bool:
-        some = select_some.limit(FEW + 1).subquery()
-        return conn.execute(select(func.count()).select_from(some)).scalar_one() <= FEW
+        few_rows = select_some.limit(FEW + 1).subquery()
+        return conn.execute(select(func.count()).select_from(few_rows)).scalar_one() <= FEW
 
     in_project = JobFilter(filter.project)
     if filter.name is not None or filter.ids is not None or filter.forked_from is not None:
@@ -218,14 +214,14 @@ def _way(conn: Connection, filter: JobFilter, state: JobState | None, field: str
         return IndexChoice.ORDER
     if state and (filter.tag or field) and are_few(_matching(select(jobs.c.id), in_project, state)):
         return IndexChoice.FEW
-    tagged = select(job_tags.c.job_id).where(job_tags.c.project == filter.project, job_tags.c.tag == filter.tag)
-    if filter.tag and (field is None or are_few(tagged)):
+    with_tag = select(job_tags.c.job_id).where(job_tags.c.project == filter.project, job_tags.c.tag == filter.tag)
+    if filter.tag and (field is None or are_few(with_tag)):
         return IndexChoice.TAG
     return IndexChoice.ORDER
 
 
 def _matching(
-    query: Select[Any], filter: JobFilter, state: JobState | None, way: IndexChoice = IndexChoice.FEW
+    query: Select[Any], filter: JobFilter, state: JobState | None, index: IndexChoice = IndexChoice.FEW
 ) -> Select[Any]:
     query = query.where(jobs.c.project == filter.project)
     if state is JobState.QUEUED:
@@ -246,15 +242,15 @@ def _matching(
         query = query.where(jobs.c.starts_from.in_(checkpoint_ids))
     # An id begins with its time of creation.
     if filter.created_after is not None:
-        query = query.where(way.id >= id_at(filter.created_after))
+        query = query.where(index.id >= id_at(filter.created_after))
     if filter.created_before is not None:
-        query = query.where(way.id < id_at(filter.created_before))
+        query = query.where(index.id < id_at(filter.created_before))
     if filter.tag is not None:
         # The `+` rules out the index of this column.
-        by_tag = way is IndexChoice.TAG
-        join = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
-        has_it = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
-        query = query.join(job_tags, and_(join, job_tags.c.project == filter.project)).where(has_it)
+        by_tag = index is IndexChoice.TAG
+        is_tag_of_job = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
+        has_tag = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
+        query = query.join(job_tags, and_(is_tag_of_job, job_tags.c.project == filter.project)).where(has_tag)
     return query
 
 
@@ -265,7 +261,7 @@ def id_at(moment_ms: int) -> str:
 def _total(conn: Connection, filter: JobFilter) -> int:
     total = 0
     for state in filter.walks:
-        query = _matching(select(jobs.c.id), filter, state, _way(conn, filter, state))
-        some = query.limit(COUNTED_TO + 1).subquery()
-        total += conn.execute(select(func.count()).select_from(some)).scalar_one()
+        query = _matching(select(jobs.c.id), filter, state, _best_index(conn, filter, state))
+        first_rows = query.limit(COUNTED_TO + 1).subquery()
+        total += conn.execute(select(func.count()).select_from(first_rows)).scalar_one()
     return total

@@ -135,17 +135,17 @@ def _refused(parameter: str, detail: str) -> InvalidRows:
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yields each line that is not empty, with its number from 1."""
     number = 0
-    rest = b""
+    partial_line = b""
     while piece := file.read(1024 * 1024):
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, partial_line = (partial_line + piece).split(b"\n")
         for line in lines:
             number += 1
             if line.strip():
                 yield number, line
-        if len(rest) > LONGEST_LINE:
-            yield number + 1, rest
-    if rest.strip():
-        yield number + 1, rest
+        if len(partial_line) > LONGEST_LINE:
+            yield number + 1, partial_line
+    if partial_line.strip():
+        yield number + 1, partial_line
 
 
 def _object(line: bytes) -> Row:
