@@ -152,9 +152,10 @@ async def send_request(request: Request, model_request: ModelRequest) -> AsyncIt
 
 async def end_sessions(services: Services, job: JobId) -> None:
     """Ends the sessions of a job that is about to be deleted. Waits a moment for the answers that they have begun."""
-    end, by = serving.end_sessions, services.caller.by
+    stop_seconds, by = services.settings.stop_seconds, services.caller.by
+    end, project = serving.end_sessions, services.project
     deadline = time.monotonic() + LONGEST_END_SECONDS
-    while sessions := await services.db.write(end, services.project, job, now_ms(), by=by):
+    while sessions := await services.db.write(end, project, job, now_ms(), stop_seconds=stop_seconds, by=by):
         for session in sessions:
             services.changed(session)
         if time.monotonic() > deadline:
@@ -167,7 +168,8 @@ async def _session(services: Services, model_request: ModelRequest, *, shares: b
     if served.session is not None:
         return served
     spec = await in_thread_if_large(LARGE, lambda: session_spec(served))
-    new_session = await services.db.write(open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by)
+    stop_seconds, by = services.settings.stop_seconds, services.caller.by
+    new_session = await services.db.write(open_session, served, spec, now_ms(), stop_seconds=stop_seconds, by=by)
     services.wake_control()
     return new_session
 
@@ -308,9 +310,8 @@ class _Exchange:
         with suppress(*UNREACHABLE):
             queue_length = await self._redis.llen(keys.serving_queue(self._session))
             if row is not None and row.state is JobState.QUEUED and queue_length <= 1:
-                await self._services.db.write(
-                    lambda conn: cancel(conn, row.project, row.id, StopMode.GRACEFUL, now_ms())
-                )
+                db, stop_seconds = self._services.db, self._services.settings.stop_seconds
+                await db.write(cancel, row.project, row.id, StopMode.GRACEFUL, now_ms(), stop_seconds=stop_seconds)
                 self._services.changed(row.id)
         if row is not None and row.state is JobState.RUNNING:
             detail = f"the serving session {row.id} has not started this request, because it answers others"

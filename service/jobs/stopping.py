@@ -82,7 +82,7 @@ def cancel(
     mode: StopMode,
     now: int,
     *,
-    stop_seconds: float = 60.0,
+    stop_seconds: float,
     by: str | None = None,
 ) -> JobRow:
     """Cancels a job and returns the job. Raises NotFound, or Conflict if the job has already succeeded or failed.
@@ -107,7 +107,7 @@ def _is_under_way(job: JobRow, mode: StopMode) -> bool:
 
 
 def pause(
-    conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0, by: str | None = None
+    conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float, by: str | None = None
 ) -> JobRow:
     """Pauses a job and returns the job. Raises NotFound, or Conflict if the job has ended or is being cancelled."""
     job = lock_for(Action.PAUSE, conn, project, job_id)
