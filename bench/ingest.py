@@ -78,7 +78,7 @@ def _filled(folder: Path, played: SimulatedNode, events: int) -> Sender:
     journal.append([{"kind": Kind.STATE, "at": now_text(), "data": {"state": "running"}}])
     for first in range(1, events, 1000):
         journal.append([_log(step) for step in range(first, min(first + 1000, events))])
-    return Sender(journal, acknowledged=played.seq)
+    return Sender(journal, watermark=played.seq)
 
 
 def _log(step: int) -> dict[str, object]:

@@ -54,7 +54,7 @@ from service.auth import Credentials, ForeignPage, subprotocol_of
 from service.callers import CALLER, Caller
 from service.deps import Services
 from service.problems import BadHost
-from service.server import SOCKET, close_code, close_reason
+from service.server import ACCEPTED_SUBPROTOCOL, SOCKET, close_code, close_reason
 
 log = logging.getLogger("footplate.api")
 
@@ -65,7 +65,6 @@ SECURITY_HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 NO_STORE = (b"cache-control", b"no-store")
-SUBPROTOCOL = "footplate.subprotocol"
 NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """FastAPI's own telemetry is off, because it would send bodies and queries. service/spans.py sends our traces."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
@@ -165,19 +164,20 @@ class Guard:
         credentials = Credentials.of(scope["headers"], scope.get("client"))
         _request_id(scope, credentials)
         gatekeeper, connection = self.services.gatekeeper, scope["extensions"][SOCKET]["connection"]
-        offered = scope["subprotocols"]
+        subprotocols = scope["subprotocols"]
         try:
-            caller = scope[CALLER] = await gatekeeper.check_socket(scope["query_string"], offered, credentials)
+            caller = scope[CALLER] = await gatekeeper.check_socket(scope["query_string"], subprotocols, credentials)
             caller.quota.require_room()
         except (BadHost, ForeignPage) as error:
             await receive()
             await problems.of_error(scope, error)(scope, receive, send)
         except FootplateError as error:
             await receive()
-            await send({"type": "websocket.accept", "subprotocol": offered[0] if offered else None, "headers": []})
+            subprotocol = subprotocols[0] if subprotocols else None
+            await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": []})
             await send({"type": "websocket.close", "code": close_code(error), "reason": close_reason(error.message)})
         else:
-            scope[SUBPROTOCOL] = subprotocol_of(offered)
+            scope[ACCEPTED_SUBPROTOCOL] = subprotocol_of(subprotocols)
             with caller.quota.holding(partial(connection.cut, 4401, "this key was deleted, or has expired")):
                 await self.app(scope, receive, send)
 

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from urllib.parse import parse_qsl
 
 from footplate.contract.errors import Forbidden, Problem, Unauthorized
@@ -136,9 +135,9 @@ class Gatekeeper:
 
     async def check_socket(self, query: bytes, subprotocols: Sequence[str], credentials: Credentials) -> Caller:
         """Checks the key or ticket of a websocket and returns its caller. Browsers send a key as a subprotocol."""
-        offered = next((name for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)), None)
-        if offered and self.keyring.is_in_force:
-            key = offered.removeprefix(KEY_SUBPROTOCOL).encode()
+        key_subprotocol = next((name for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)), None)
+        if key_subprotocol and self.keyring.is_in_force:
+            key = key_subprotocol.removeprefix(KEY_SUBPROTOCOL).encode()
             credentials = replace(credentials, authorization=b"Bearer " + key)
         # A websocket with a ticket alone is counted by its address, because any ticket costs a write to SQL.
         caller, refusal = self._counted(credentials)
@@ -170,11 +169,11 @@ class Gatekeeper:
             return ""
         secret, now = secrets.token_hex(32), now_ms()
         row = TicketRow(keys.digest(secret), caller.key, caller.project, now + TICKET_SECONDS * 1000)
-        await self._db.write(partial(keys.insert_ticket, row=row, now=now))
+        await self._db.write(keys.insert_ticket, row, now)
         return secret
 
     async def _holder(self, ticket: str) -> Caller:
-        row = await self._db.write(partial(keys.take_ticket, hash_=keys.digest(ticket), now=now_ms()))
+        row = await self._db.write(keys.take_ticket, keys.digest(ticket), now_ms())
         if row is None:
             raise Unauthorized("this ticket has been used or has expired", hint="POST /tickets makes a new one")
         holder = self.keyring.caller_of(row.key_id)
@@ -198,11 +197,11 @@ def is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
 
 
-def subprotocol_of(offered: Sequence[str]) -> str | None:
+def subprotocol_of(subprotocols: Sequence[str]) -> str | None:
     """Returns the subprotocol to accept. `footplate` is preferred, because the other possible one contains a key."""
-    if SUBPROTOCOL in offered:
+    if SUBPROTOCOL in subprotocols:
         return SUBPROTOCOL
-    return next((name for name in offered if name.startswith(KEY_SUBPROTOCOL)), None)
+    return next((name for name in subprotocols if name.startswith(KEY_SUBPROTOCOL)), None)
 
 
 def read_query(query: bytes) -> dict[str, str]:

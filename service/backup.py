@@ -72,13 +72,13 @@ def back_up(settings: ServiceSettings, folder: Path) -> None:
 
 
 def _copy_database(url: str, folder: Path) -> None:
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        _copy_sqlite(Path(parsed.database or ""), folder / "footplate.db")
+    database_url = make_url(url)
+    if database_url.get_backend_name() == "sqlite":
+        _copy_sqlite(Path(database_url.database or ""), folder / "footplate.db")
         return
-    plain = parsed.set(drivername="postgresql", password=None).render_as_string()
-    password = {} if parsed.password is None else {"PGPASSWORD": str(parsed.password)}
-    dump = ["pg_dump", "--format=custom", f"--file={folder / 'footplate.dump'}", plain]
+    dump_url = database_url.set(drivername="postgresql", password=None).render_as_string()
+    password = {} if database_url.password is None else {"PGPASSWORD": str(database_url.password)}
+    dump = ["pg_dump", "--format=custom", f"--file={folder / 'footplate.dump'}", dump_url]
     try:
         process = subprocess.run(dump, env=os.environ | password, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

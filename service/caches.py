@@ -15,6 +15,7 @@ from footplate.contract.components import GROUPS, Catalogue, Described
 from footplate.contract.errors import FootplateError
 from footplate.contract.messages import FileRoots
 from footplate.contract.repeated_errors import ErrorLog
+from service.end_tasks import end_tasks
 from service.jobs.installed import read_catalogue
 from service.store import nodes, webhooks
 from service.store.database import Database
@@ -54,8 +55,7 @@ class Poller(ABC):
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks(self._task)
 
     async def _poll(self) -> None:
         while True:
@@ -99,14 +99,14 @@ class Catalogues(Poller):
 
 
 def _union(catalogues: list[Catalogue]) -> Catalogue | None:
-    described: dict[tuple[str, str], Described] = {}
+    components: dict[tuple[str, str], Described] = {}
     for catalogue in catalogues:
         for group in GROUPS:
             for name in catalogue.known(group):
-                component, other = catalogue.get(group, name), described.get((group, name))
-                if component and (other is None or (other.needs and not component.needs)):
-                    described[group, name] = component
-    return Catalogue.of(described.values()) if catalogues else None
+                component, known_component = catalogue.get(group, name), components.get((group, name))
+                if component and (known_component is None or (known_component.needs and not component.needs)):
+                    components[group, name] = component
+    return Catalogue.of(components.values()) if catalogues else None
 
 
 class WebhookProjects(Poller):

@@ -14,11 +14,11 @@ REMEMBERED_SECONDS = 60.0
 BY = "by"
 
 
-def _counter(meaning: str, advice: str = "") -> Any:
+def _counter(meaning: str, advice: str) -> Any:
     return field(default=0, metadata={"meaning": meaning, "advice": advice})
 
 
-def _gauge(meaning: str, advice: str = "") -> Any:
+def _gauge(meaning: str, advice: str) -> Any:
     return field(default=0, metadata={"meaning": meaning, "advice": advice, "is_gauge": True})
 
 
@@ -139,11 +139,11 @@ class Counts:
 
     def add(self, other: Counts) -> None:
         for counter in fields(self):
-            value, more = getattr(self, counter.name), getattr(other, counter.name)
+            value, addend = getattr(self, counter.name), getattr(other, counter.name)
             if isinstance(value, Counter):
-                value.update(more)
-            elif more:
-                setattr(self, counter.name, value + more)
+                value.update(addend)
+            elif addend:
+                setattr(self, counter.name, value + addend)
 
     def numbers(self) -> dict[str, int]:
         """Returns the value of every counter and gauge by its name.

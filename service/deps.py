@@ -114,16 +114,25 @@ async def body_of(request: Request, most_bytes: int, too_large: BodyTooLarge) ->
         yield piece
 
 
+def media_type_of(request: Request) -> str:
+    """Returns the media type of the body in small letters and without parameters, or "" if the client sent none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def wrong_media_type(request: Request, rule: str, hint: str) -> UnsupportedMediaType:
+    """Returns the error for a body with a wrong Content-Type. `rule` says which type the body must have."""
+    header = request.headers.get("content-type")
+    how = f"as {header!r}" if header else "without a Content-Type"
+    return UnsupportedMediaType(f"the body was sent {how}, but {rule}", hint=hint)
+
+
 async def read_body(request: Request) -> bytes:
     """Returns a JSON body. Raises BodyTooLarge as soon as more than 1 MiB has arrived."""
     hint = "put data into files under data://, and send shorter prompts to a model"
     too_large = BodyTooLarge(f"a body may have at most {MAX_BODY_BYTES:,} bytes", hint=hint)
     body = b"".join([piece async for piece in body_of(request, MAX_BODY_BYTES, too_large)])
-    content_type = request.headers.get("content-type", "")
-    if body and content_type.partition(";")[0].strip().lower() != "application/json":
-        hint = "send it with 'Content-Type: application/json'"
-        how = f"as {content_type!r}" if content_type else "without a Content-Type"
-        raise UnsupportedMediaType(f"the body was sent {how}, but must be JSON", hint=hint)
+    if body and media_type_of(request) != "application/json":
+        raise wrong_media_type(request, "must be JSON", hint="send it with 'Content-Type: application/json'")
     return body
 
 
@@ -234,14 +243,14 @@ class AdminRoute(StrictRoute):
         super().__init__(path, needs(Scope.ADMIN)(endpoint), **options)
 
 
-def check_query(items: Sequence[tuple[str, str]], allowed: Sequence[str]) -> None:
+def check_query(items: Sequence[tuple[str, str]], allowed_names: Sequence[str]) -> None:
     """Raises InvalidQuery with every query parameter that is unknown, repeated, or contains a NUL character."""
     problems = []
     for name, count in Counter(name for name, _ in items).items():
         pointer = f"/query/{name}"
-        if name not in allowed:
-            choices = f"known: {', '.join(allowed)}" if allowed else "this address has no parameters"
-            hint = did_you_mean(name, allowed) or choices
+        if name not in allowed_names:
+            choices = f"known: {', '.join(allowed_names)}" if allowed_names else "this address has no parameters"
+            hint = did_you_mean(name, allowed_names) or choices
             problems.append(Problem(pointer, "unknown_parameter", f"no query parameter named {name!r} here", hint))
         elif count > 1:
             problems.append(Problem(pointer, "duplicate_parameter", f"{name!r} is sent {count} times", "send it once"))

@@ -14,7 +14,6 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 
 from footplate.contract.errors import FootplateError, Unauthorized
@@ -73,10 +72,10 @@ class Keyring(Poller):
         if self._bootstrap is not None and hmac.compare_digest(digest, self._bootstrap):
             return self.bootstrap
         prefix = "_".join(key.decode("latin-1").split("_", 2)[:2])
-        loaded = self._loaded.get(prefix)
-        if loaded is None or not hmac.compare_digest(digest, loaded.digest):
+        loaded_key = self._loaded.get(prefix)
+        if loaded_key is None or not hmac.compare_digest(digest, loaded_key.digest):
             raise _no_key("this service has no such key")
-        return self._valid(loaded)
+        return self._valid(loaded_key)
 
     def caller_of(self, key: KeyId | None) -> Caller:
         """Returns the caller by the id of a key. None is the bootstrap key. Raises Unauthorized for a deleted key."""
@@ -87,11 +86,11 @@ class Keyring(Poller):
             raise _no_key("the key of this ticket was deleted")
         return self._valid(loaded)
 
-    def _valid(self, loaded: _LoadedKey) -> Caller:
-        if loaded.has_expired(now_ms()):
-            raise _no_key(f"the key {loaded.row.prefix} expired at {text_of(loaded.row.expires_at or 0)}")
-        self._used.add(loaded.row.id)
-        return loaded.caller
+    def _valid(self, loaded_key: _LoadedKey) -> Caller:
+        if loaded_key.has_expired(now_ms()):
+            raise _no_key(f"the key {loaded_key.row.prefix} expired at {text_of(loaded_key.row.expires_at or 0)}")
+        self._used.add(loaded_key.row.id)
+        return loaded_key.caller
 
     async def start(self) -> None:
         """Reads the keys, and again at an interval. Does nothing if requests need no key."""
@@ -105,18 +104,18 @@ class Keyring(Poller):
 
     async def _read(self) -> None:
         rows = await self._db.read(keys.all_keys)
-        old, now = self._loaded, now_ms()
-        self._loaded = {row.prefix: self._load(old.get(row.prefix), row) for row in rows}
-        for loaded in old.values():
-            if self._loaded.get(loaded.row.prefix) is not loaded or loaded.has_expired(now):
-                loaded.caller.quota.end_all()
+        old_keys, now = self._loaded, now_ms()
+        self._loaded = {row.prefix: self._load(old_keys.get(row.prefix), row) for row in rows}
+        for old_key in old_keys.values():
+            if self._loaded.get(old_key.row.prefix) is not old_key or old_key.has_expired(now):
+                old_key.caller.quota.end_all()
         if time.monotonic() >= self._mark_at:
             self._mark_at = time.monotonic() + MARK_SECONDS
             await self._store_used()
 
-    def _load(self, loaded: _LoadedKey | None, row: KeyRow) -> _LoadedKey:
-        if loaded is not None and loaded.row.id == row.id:
-            return loaded
+    def _load(self, loaded_key: _LoadedKey | None, row: KeyRow) -> _LoadedKey:
+        if loaded_key is not None and loaded_key.row.id == row.id:
+            return loaded_key
         scopes = frozenset(map(Scope, json.loads(row.scopes)))
         caller = Caller(row.name, row.project, scopes, row.id, row.prefix, quota=self._quota())
         return _LoadedKey(row, bytes.fromhex(row.hash), caller)
@@ -125,9 +124,9 @@ class Keyring(Poller):
         return Quota(self._settings.rate_per_key, self._settings.streams_per_key)
 
     async def _store_used(self) -> None:
-        used, self._used = self._used, set()
-        if used:
-            await self._db.write(partial(keys.mark_used, used=used, now=now_ms()))
+        key_ids, self._used = self._used, set()
+        if key_ids:
+            await self._db.write(keys.mark_used, key_ids, now_ms())
 
 
 def _no_key(message: str) -> Unauthorized:

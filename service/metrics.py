@@ -70,7 +70,7 @@ def _control(counts: Mapping[str, int]) -> bytes:
     lines = []
     for name, value in counts.items():
         name_only, brace, label = name.partition("{")
-        full = prometheus_name(name_only)
-        head = f"# TYPE {full} {'gauge' if name_only in GAUGES else 'counter'}"
-        lines += [*([head] if head not in lines else []), f"{full}{brace}{label} {value}"]
+        full_name = prometheus_name(name_only)
+        type_line = f"# TYPE {full_name} {'gauge' if name_only in GAUGES else 'counter'}"
+        lines += [*([type_line] if type_line not in lines else []), f"{full_name}{brace}{label} {value}"]
     return "".join(f"{line}\n" for line in lines).encode()

@@ -93,10 +93,10 @@ class InvalidQuery(InvalidSpec):
 
 
 def problem(
-    scope: Any, *, status: int, code: str, title: str, detail: str, errors: Sequence[Problem] = (), **more: Any
-) -> Response:
-    """Returns a problem document. `more` are further fields of the document, or `headers` of the answer."""
-    headers = more.pop("headers", None)
+    scope: Any, *, status: int, code: str, title: str, detail: str, errors: Sequence[Problem] = (),
+    headers: dict[str, str] | None = None, **more: Any,
+) -> Response:  # fmt: skip
+    """Returns a problem document with the further fields `more`."""
     if scope["path"].startswith(OPENAI_PREFIX):
         return _as_openai(status, code, detail, errors, more.get("hint"), headers)
     body = {
@@ -120,7 +120,7 @@ MOST_SENTENCES = 10
 
 
 def _as_openai(
-    status: int, code: str, detail: str, errors: Sequence[Problem], hint: str | None, headers: Any
+    status: int, code: str, detail: str, errors: Sequence[Problem], hint: str | None, headers: dict[str, str] | None
 ) -> Response:
     """Returns a failure in the form of OpenAI's API, in which a wrong request is 400 and never 422."""
     sentences = [_sentence(_parameter(error), error.detail, error.hint) for error in errors[:MOST_SENTENCES]]
@@ -152,6 +152,7 @@ def of_error(scope: Any, error: FootplateError) -> Response:
     """Returns the answer for one of our own errors."""
     more: dict[str, Any] = {"hint": error.hint} if error.hint else {}
     errors: Sequence[Problem] = []
+    headers: dict[str, str] | None = None
     if isinstance(error, InvalidSpec):
         errors = error.problems
     elif isinstance(error, NotFound) and error.parameter:
@@ -159,16 +160,17 @@ def of_error(scope: Any, error: FootplateError) -> Response:
     elif isinstance(error, Conflict):
         more |= {"state": error.state, "allowed": error.allowed}
     elif isinstance(error, Unavailable | TooManyRequests):
-        more["headers"] = {"Retry-After": str(error.retry_after_seconds)}
+        headers = {"Retry-After": str(error.retry_after_seconds)}
     elif isinstance(error, RangeNotSatisfiable):
-        more["headers"] = {"Content-Range": f"bytes */{error.size}"}
+        headers = {"Content-Range": f"bytes */{error.size}"}
     elif isinstance(error, Unauthorized):
-        more["headers"] = {"WWW-Authenticate": 'Bearer realm="footplate"'}
+        headers = {"WWW-Authenticate": 'Bearer realm="footplate"'}
     if error.status >= 500 and not isinstance(error, Unavailable):
         return unexpected(scope)
     return problem(
-        scope, status=error.status, code=error.code, title=error.title, detail=error.message, errors=errors, **more
-    )
+        scope, status=error.status, code=error.code, title=error.title, detail=error.message, errors=errors,
+        headers=headers, **more,
+    )  # fmt: skip
 
 
 def unexpected(scope: Any) -> Response:
@@ -201,8 +203,8 @@ def invalid_query(errors: Iterable[Any]) -> InvalidQuery:
     problems = []
     for error in errors:
         pointer = pointer_to(*map(str, error["loc"]))
-        explained = explain.problem(pointer, error)
-        problems.append(Problem(pointer, "invalid_parameter", explained.detail, explained.hint))
+        explanation = explain.problem(pointer, error)
+        problems.append(Problem(pointer, "invalid_parameter", explanation.detail, explanation.hint))
     return InvalidQuery(problems)
 
 

@@ -120,8 +120,8 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         wake()
 
     async def numbers() -> Numbers | None:
-        own = await control.numbers() if control else None
-        return await notifier.control() if own is None else own
+        numbers_here = await control.numbers() if control else None
+        return await notifier.control() if numbers_here is None else numbers_here
 
     services = Services(
         settings=settings,
@@ -137,7 +137,7 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
         untraced=tracing.wrong,
     )
     server = Server(tracing.around(create_app(services)), settings, listen(settings), on_stop=tail.close)
-    notifier.start(listens=True, control=control.numbers if control else None)
+    notifier.start(control.numbers if control else None)
     caches = (services.catalogues, services.gatekeeper.keyring, services.webhooks)
     for cache in caches:
         await cache.start()
@@ -152,7 +152,7 @@ async def _serve(db: Database, settings: ServiceSettings, tracing: Untraced, *, 
 async def _control(db: Database, settings: ServiceSettings, tracing: Untraced) -> int:
     notifier = RedisNotifier(settings.redis)
     control = Control(db, settings, await tracing.following(db, notifier.announce))
-    notifier.start(control=control.numbers)
+    notifier.start(control.numbers)
     stop_event = asyncio.Event()
     try:
         return await _until_stopped(stop_event.wait(), stop_event.set, control)

@@ -34,8 +34,8 @@ class Quota:
         """Counts a request. Raises TooManyRequests if the rate is exceeded. A rate of 0 has no limit."""
         if not self._rate:
             return
-        filled = self._tokens + (now - self._counted_at) * self._rate
-        self._tokens, self._counted_at = min(filled, self._rate * BURST_SECONDS) - 1.0, now
+        tokens = self._tokens + (now - self._counted_at) * self._rate
+        self._tokens, self._counted_at = min(tokens, self._rate * BURST_SECONDS) - 1.0, now
         if self._tokens < 0:
             self._tokens += 1.0
             seconds = (1.0 - self._tokens) / self._rate
@@ -80,7 +80,7 @@ def network_of(address: str) -> str:
     """Returns the network of an IPv6 address, because a user of IPv6 has 2**64 addresses. IPv4 is returned as it is."""
     if ":" not in address:
         return address or _NOBODY
-    parsed = ip_address(address.partition("%")[0])
-    if not isinstance(parsed, IPv6Address):
+    ip = ip_address(address.partition("%")[0])
+    if not isinstance(ip, IPv6Address):
         return address
-    return str(parsed.ipv4_mapped or f"{int(parsed) >> 64:x}")
+    return str(ip.ipv4_mapped or f"{int(ip) >> 64:x}")

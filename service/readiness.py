@@ -54,8 +54,8 @@ async def degraded(services: Services, cluster: Sequence[NodeRow]) -> Degraded:
     if control is None:
         conditions["control"] = NO_CONTROL if redis else CONTROL_UNKNOWN
     elif (lag := control.get("ingest_lag_ms", 0)) > LAG_MS:
-        waited = f"the oldest event in Redis has waited for {lag / 1000:.0f} s"
-        conditions["ingest"] = f"{waited}: histories are late, but lose nothing"
+        waiting = f"the oldest event in Redis has waited for {lag / 1000:.0f} s"
+        conditions["ingest"] = f"{waiting}: histories are late, but lose nothing"
     conditions |= _of_nodes(cluster, now_ms())
     if services.untraced:
         conditions["tracing"] = services.untraced

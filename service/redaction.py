@@ -20,7 +20,7 @@ def without_keys(text: str) -> str:
 class Redacting(logging.Formatter):
     """A formatter that removes keys from the whole text of a record, its arguments and traceback included."""
 
-    def __init__(self, format: str, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, format: str, secrets: Sequence[str]) -> None:
         super().__init__(format)
         self._secrets = secrets
 

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from footplate.contract import keys
 from footplate.contract.ids import JobId, uuid7
+from service.end_tasks import end_tasks
 from service.store.times import now_ms
 
 Numbers = Mapping[str, int]
@@ -41,7 +42,8 @@ def connect(url: str, **options: Any) -> Redis:
 class RedisNotifier:
     """Sends the messages of an API or control process over Redis, and receives them in an API process."""
 
-    def __init__(self, url: str, on_wake: Callable[[Iterable[JobId]], None] = lambda _: None) -> None:
+    def __init__(self, url: str, on_wake: Callable[[Iterable[JobId]], None] | None = None) -> None:
+        """Takes a function to call with the jobs in messages `wake`. Without a function, no messages are received."""
         self.redis = connect(url, decode_responses=True)
         self._on_wake = on_wake
         self._me = uuid7()
@@ -53,15 +55,15 @@ class RedisNotifier:
         self._has_messages = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, *, control: ControlNumbers | None = None, listens: bool = False) -> None:
-        """Starts the background tasks that send messages and, with `listens`, receive the message `wake`.
+    def start(self, control: ControlNumbers | None = None) -> None:
+        """Starts the background tasks that send and receive messages.
 
         `control` is for a process that may be control. It returns the counters to publish in Redis, or None
         while another process is the active control.
         """
         loops = [self._send()]
-        if listens:
-            loops.append(self._listen())
+        if self._on_wake is not None:
+            loops.append(self._listen(self._on_wake))
         if control:
             loops.append(self._publish_control_counts(control))
         self._tasks = [asyncio.create_task(loop) for loop in loops]
@@ -88,15 +90,13 @@ class RedisNotifier:
         """Returns the counters that the control process publishes, or None if they have expired."""
         try:
             async with asyncio.timeout(1):
-                published = await self.redis.get(keys.CONTROL)
-            return dict(json.loads(published)) if published else None
+                text = await self.redis.get(keys.CONTROL)
+            return dict(json.loads(text)) if text else None
         except (*UNREACHABLE, ValueError):
             return None
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         with suppress(*UNREACHABLE):
             await self.redis.aclose()
 
@@ -120,7 +120,7 @@ class RedisNotifier:
                 self._missed()
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _listen(self) -> None:
+    async def _listen(self, on_wake: Callable[[Iterable[JobId]], None]) -> None:
         while True:
             # A ValueError comes from a message of another program, which has no words or is not text.
             with suppress(*UNREACHABLE, ValueError):
@@ -130,14 +130,14 @@ class RedisNotifier:
                         if message := await channel.get_message(timeout=1.0):
                             sender, *jobs = message["data"].split()
                             if sender != self._me:
-                                self._on_wake(map(JobId, jobs))
+                                on_wake(map(JobId, jobs))
             await asyncio.sleep(0.5)
 
     async def _publish_control_counts(self, control: ControlNumbers) -> None:
         while True:
-            if (counted := await control()) is not None:
+            if (counts := await control()) is not None:
                 try:
-                    await self.redis.set(keys.CONTROL, json.dumps(counted), px=int(PUBLISH_COUNTS_SECONDS * 3000))
+                    await self.redis.set(keys.CONTROL, json.dumps(counts), px=int(PUBLISH_COUNTS_SECONDS * 3000))
                     self.away_since_ms = None
                 except UNREACHABLE:
                     self._missed()

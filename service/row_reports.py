@@ -46,8 +46,8 @@ def _checked(path: str, kind: str, tokenizer: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return _unchecked(f"the check was ended after {KILLED_AFTER_SECONDS:g} s")
     except subprocess.CalledProcessError as error:
-        last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        return _unchecked(last or f"the check ended with exit status {error.returncode}")
+        last_line = error.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
+        return _unchecked(last_line or f"the check ended with exit status {error.returncode}")
     except (OSError, ValueError) as error:
         return _unchecked(str(error)[:200])
     return report

@@ -18,6 +18,8 @@ from service.settings import ServiceSettings
 
 SOCKET = "footplate.socket"
 """The extension in a websocket's ASGI scope that has its connection."""
+ACCEPTED_SUBPROTOCOL = "footplate.subprotocol"
+"""The name in a websocket's ASGI scope under which the guard stores the subprotocol to accept."""
 MAX_FRAME_BYTES = 8 * 1024
 """The most that a reader may send at once, in any number of frames. What readers send is ignored, but each frame costs
 10 microseconds."""
@@ -60,8 +62,8 @@ class Connection(WebSocketsSansIOProtocol):
 
     def _has_room_for(self, count: int) -> bool:
         now = self.loop.time()
-        filled = self._may_send + (now - self._counted_at) * READER_BYTES_PER_SECOND
-        self._may_send, self._counted_at = min(filled, MAX_FRAME_BYTES) - count, now
+        room = self._may_send + (now - self._counted_at) * READER_BYTES_PER_SECOND
+        self._may_send, self._counted_at = min(room, MAX_FRAME_BYTES) - count, now
         # The header of a frame, at most 14 bytes, is not counted.
         return self._may_send > -64
 
@@ -156,9 +158,9 @@ class Server(uvicorn.Server):
         await super().startup(sockets=[self._listener])
         if self._url_file:
             self._url_file.parent.mkdir(parents=True, exist_ok=True)
-            new = self._url_file.with_name(self._url_file.name + ".new")
-            new.write_text(self.url + "\n")
-            new.replace(self._url_file)
+            new_file = self._url_file.with_name(self._url_file.name + ".new")
+            new_file.write_text(self.url + "\n")
+            new_file.replace(self._url_file)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._url_file:

@@ -114,7 +114,7 @@ class AnswerStream:
     served: ServedCheckpoint
     pieces: AsyncIterator[AnswerPiece]
 
-    async def whole(self) -> dict[str, Any]:
+    async def last_data(self) -> dict[str, Any]:
         """Waits for the end of the answer, and returns the data of its last piece."""
         return [piece.data async for piece in self.pieces][-1]
 
@@ -152,9 +152,10 @@ async def send_request(request: Request, model_request: ModelRequest) -> AsyncIt
 
 async def end_sessions(services: Services, job: JobId) -> None:
     """Ends the sessions of a job that is about to be deleted. Waits a moment for the answers that they have begun."""
-    end, by = serving.end_sessions, services.caller.by
+    stop_seconds, by = services.settings.stop_seconds, services.caller.by
+    end, project = serving.end_sessions, services.project
     deadline = time.monotonic() + LONGEST_END_SECONDS
-    while sessions := await services.db.write(end, services.project, job, now_ms(), by=by):
+    while sessions := await services.db.write(end, project, job, now_ms(), stop_seconds=stop_seconds, by=by):
         for session in sessions:
             services.changed(session)
         if time.monotonic() > deadline:
@@ -167,9 +168,10 @@ async def _session(services: Services, model_request: ModelRequest, *, shares: b
     if served.session is not None:
         return served
     spec = await in_thread_if_large(LARGE, lambda: session_spec(served))
-    opened = await services.db.write(open_session, served=served, spec=spec, now=now_ms(), by=services.caller.by)
+    stop_seconds, by = services.settings.stop_seconds, services.caller.by
+    new_session = await services.db.write(open_session, served, spec, now_ms(), stop_seconds=stop_seconds, by=by)
     services.wake_control()
-    return opened
+    return new_session
 
 
 class _Exchange:
@@ -219,7 +221,7 @@ class _Exchange:
     async def until_session_ends(self) -> None:
         """Waits until SQL has the end of the session. The request can then go to a new session of the checkpoint."""
         while time.monotonic() < self._deadline:
-            row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+            row = await self._services.db.read(jobs.peek, self._session)
             if row is None or row.state not in OPEN:
                 return
             await asyncio.sleep(END_LOOK_SECONDS)
@@ -261,10 +263,10 @@ class _Exchange:
         seconds_left = self._deadline - time.monotonic()
         seconds = LOOK_SECONDS if self._is_started else min(LOOK_SECONDS, max(seconds_left, SHORTEST_LOOK_SECONDS))
         try:
-            popped = await self._redis.blpop([key], timeout=seconds)
+            entry = await self._redis.blpop([key], timeout=seconds)
             # Pieces may have come while the session's state was read.
-            row = None if popped is not None else await self._look()
-            texts = [*([] if popped is None else [popped[1]]), *(await self._redis.lpop(key, MOST_PIECES) or [])]
+            row = None if entry is not None else await self._look()
+            texts = [*([] if entry is None else [entry[1]]), *(await self._redis.lpop(key, MOST_PIECES) or [])]
         except UNREACHABLE as error:
             raise _redis_unreachable() from error
         if texts:
@@ -281,7 +283,7 @@ class _Exchange:
         """
         if await self._is_gone():
             raise ClientDisconnect
-        row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+        row = await self._services.db.read(jobs.peek, self._session)
         if row is None:
             raise ServingEnded(f"the serving session {self._session} was deleted", hint=AGAIN)
         is_silent = self._is_started and time.monotonic() - self._received_at > SILENCE_SECONDS
@@ -304,13 +306,12 @@ class _Exchange:
 
     async def _give_up(self) -> NoReturn:
         """Ends a session that was opened for this request only, and has not started."""
-        row = await self._services.db.read(lambda conn: jobs.peek(conn, self._session))
+        row = await self._services.db.read(jobs.peek, self._session)
         with suppress(*UNREACHABLE):
-            waiting = await self._redis.llen(keys.serving_queue(self._session))
-            if row is not None and row.state is JobState.QUEUED and waiting <= 1:
-                await self._services.db.write(
-                    lambda conn: cancel(conn, row.project, row.id, StopMode.GRACEFUL, now_ms())
-                )
+            queue_length = await self._redis.llen(keys.serving_queue(self._session))
+            if row is not None and row.state is JobState.QUEUED and queue_length <= 1:
+                db, stop_seconds = self._services.db, self._services.settings.stop_seconds
+                await db.write(cancel, row.project, row.id, StopMode.GRACEFUL, now_ms(), stop_seconds=stop_seconds)
                 self._services.changed(row.id)
         if row is not None and row.state is JobState.RUNNING:
             detail = f"the serving session {row.id} has not started this request, because it answers others"
@@ -319,15 +320,15 @@ class _Exchange:
         sessions = await self._services.db.read(running_sessions, project=self._services.project)
         hint = "try again in a moment"
         if sessions:
-            other = sessions[0].id
-            hint = f"session {other} holds a slot, and still gets requests; `footplate cancel {other}` frees the slot"
+            holder = sessions[0].id
+            hint = f"session {holder} holds a slot, and still gets requests; `footplate cancel {holder}` frees the slot"
         raise NotServedYet(f"the serving session {self._session} has not started: {why}", hint=hint)
 
     async def _taken_back(self) -> bool:
         """Removes the request from the queue. Returns False if the session has taken it already."""
-        removed: Any = await self._redis.lrem(keys.serving_queue(self._session), 1, self._request.id)
+        removed_count: Any = await self._redis.lrem(keys.serving_queue(self._session), 1, self._request.id)
         await self._redis.delete(keys.serving_request(self._request.id))
-        return bool(removed)
+        return bool(removed_count)
 
 
 def _redis_unreachable() -> Unavailable:

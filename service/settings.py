@@ -109,15 +109,13 @@ class ServiceSettings(Settings):
     @property
     def artifacts_path(self) -> Path:
         """The folder of the artifacts. If they are in a bucket, the folder for uploads on their way there."""
-        root = "" if isinstance(self.store, RemoteStore) else self.artifacts
-        return Path(root or self.home / "artifacts").absolute()
+        folder = "" if self.artifacts.startswith(SCHEME) else self.artifacts
+        return Path(folder or self.home / "artifacts").absolute()
 
     @cached_property
     def store(self) -> Store:
         """The artifact store, which is a folder or a bucket."""
-        if self.artifacts.startswith(SCHEME):
-            return RemoteStore(self.artifacts)
-        return Path(self.artifacts or self.home / "artifacts").absolute()
+        return RemoteStore(self.artifacts) if self.artifacts.startswith(SCHEME) else self.artifacts_path
 
     @cached_property
     def base_models(self) -> dict[str, PartialSpec]:
@@ -137,13 +135,13 @@ class ServiceSettings(Settings):
     @classmethod
     def database_is_supported(cls, url: str) -> str:
         try:
-            parsed = make_url(url) if url else None
-            is_supported = parsed is None or parsed.drivername in ("sqlite", "postgresql+psycopg")
+            parsed_url = make_url(url) if url else None
+            is_supported = parsed_url is None or parsed_url.drivername in ("sqlite", "postgresql+psycopg")
         except (ArgumentError, ValueError):
             is_supported = False
         if not is_supported:
             raise ValueError("write sqlite:///path or postgresql+psycopg://user:password@host/name")
-        if parsed is not None and (parsed.database or "").startswith("~"):
+        if parsed_url is not None and (parsed_url.database or "").startswith("~"):
             raise ValueError("~ does not stand for a home folder in a URL; write sqlite:////whole/path/footplate.db")
         return url
 

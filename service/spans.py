@@ -13,7 +13,6 @@ import asyncio
 import threading
 from collections.abc import Collection
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -165,12 +164,12 @@ class JobSpans(Poller):
 
     async def _read(self) -> None:
         """Sends the spans of attempts that have ended since the last call. Each attempt is sent once."""
-        changed = set(self.changed)
-        if not changed:
+        changed_jobs = set(self.changed)
+        if not changed_jobs:
             return
         self._since = max(self._since, now_ms() - REMEMBERED_MS)
-        ended_attempts = await self._db.read(partial(traces.ended, job_ids=changed, since=self._since))
-        self.changed -= changed
+        ended_attempts = await self._db.read(traces.ended, job_ids=changed_jobs, since=self._since)
+        self.changed -= changed_jobs
         self._sent_at = {key: at for key, at in self._sent_at.items() if at >= self._since}
         for row in ended_attempts:
             if (row.job_id, row.attempt) not in self._sent_at:

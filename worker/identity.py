@@ -84,10 +84,10 @@ def _start(fd: int) -> tuple[NodeId, str]:
     Boot ids sort in the order of the starts, even if the clock was set back. So a late heartbeat of an earlier start is
     recognised as old.
     """
-    node, last = _read(fd)
+    node, last_boot = _read(fd)
     boot = uuid7()
-    if boot <= last:
-        boot = uuid7(int(last[:12], 16) + 1)
+    if boot <= last_boot:
+        boot = uuid7(int(last_boot[:12], 16) + 1)
     content = json.dumps({"node": node, "boot": boot}).encode() + b"\n"
     # The file is overwritten first and cut afterwards, so that it contains an identity at every moment.
     os.pwrite(fd, content, 0)
@@ -101,6 +101,6 @@ def _read(fd: int) -> tuple[NodeId, str]:
     with suppress(ValueError, TypeError, AttributeError):
         identity = json.loads(os.pread(fd, 4096, 0))
         if is_id(node := identity.get("node", ""), "node"):
-            last = identity.get("boot", "")
-            return NodeId(node), last if re.fullmatch("[0-9a-f]{32}", last) else ""
+            last_boot = identity.get("boot", "")
+            return NodeId(node), last_boot if re.fullmatch("[0-9a-f]{32}", last_boot) else ""
     return new_node_id(), ""

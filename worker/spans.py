@@ -66,8 +66,8 @@ class AttemptSpans:
             "footplate.source": grant.source,
         }
         parent = TraceContextTextMapPropagator().extract({"traceparent": grant.traceparent or ""})
-        self._whole = tracer.start_span("supervise", parent, attributes=about, start_time=since)
-        self._inside = set_span_in_context(self._whole)
+        self._attempt = tracer.start_span("supervise", parent, attributes=about, start_time=since)
+        self._inside = set_span_in_context(self._attempt)
         self._phase = tracer.start_span("claim", self._inside, start_time=since)
         self._runs_since = 0
         self._has_stepped = False
@@ -94,13 +94,13 @@ class AttemptSpans:
                 self._phase.add_event("checkpoint", attributes)
 
     def record_outcome(self, outcome: DoneData) -> None:
-        self._whole.set_attributes({"footplate.ending": outcome.ending, "footplate.reason": outcome.reason})
+        self._attempt.set_attributes({"footplate.ending": outcome.ending, "footplate.reason": outcome.reason})
         if outcome.ending is Ending.FAILED:
-            failed = Status(StatusCode.ERROR, outcome.error.code if outcome.error else outcome.reason)
-            self._phase.set_status(failed)
-            self._whole.set_status(failed)
+            error_status = Status(StatusCode.ERROR, outcome.error.code if outcome.error else outcome.reason)
+            self._phase.set_status(error_status)
+            self._attempt.set_status(error_status)
         self.begin_phase("deliver")
 
     def close(self) -> None:
         self._phase.end()
-        self._whole.end()
+        self._attempt.end()

@@ -111,11 +111,11 @@ def reserve_user(users: UserRange, locks: Path, job: JobId, attempt: int, nodes:
     for uid in users.choices(job, attempt, nodes):
         lock = os.open(locks / str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if try_lock(lock):
-            reserved = ReservedUser(_user(uid), lock)
+            reserved_user = ReservedUser(_user(uid), lock)
             if os.fstat(lock).st_size:
                 # The last attempt with this user was killed together with its supervisor.
-                reserved.take_back()
-            return reserved
+                reserved_user.take_back()
+            return reserved_user
         os.close(lock)
     return None
 

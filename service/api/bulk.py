@@ -17,7 +17,7 @@ from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, Action, JobState, StopMode
 from footplate.contract.resources.jobs import BulkError, BulkItem, BulkOutcome
 from service.api.documented import documented_body
-from service.api.jobs import remove_folders
+from service.api.jobs import remove_folder
 from service.api.listing import milliseconds
 from service.api.verbs import cancelling, pausing, resuming
 from service.deps import Services, StrictRoute, read_model, services_of
@@ -137,18 +137,19 @@ async def _apply(services: Services, bulk: Bulk, job: str) -> BulkItem:
         Action.RESUME: resuming(services),
     }  # fmt: skip
 
-    def write(conn: Connection) -> tuple[JobState | None, list[str]]:
+    def write(conn: Connection) -> JobState | None:
+        state = None
         if bulk.action is Action.DELETE:
-            result: tuple[JobState | None, list[str]] = None, delete(conn, services.project, JobId(job), now_ms())
+            delete(conn, services.project, JobId(job), now_ms())
         else:
-            result = verbs[bulk.action](conn, JobId(job)).state, []
+            state = verbs[bulk.action](conn, JobId(job)).state
         reached(Moment.BEFORE_VERB_COMMITS)
-        return result
+        return state
 
     try:
         if not is_id(job, "job"):
             raise NotFound(f"there is no job {job[:80]!r} in this project")
-        state, folders = await services.db.write(write)
+        state = await services.db.write(write)
     except Unavailable:
         raise
     except FootplateError as error:
@@ -156,6 +157,6 @@ async def _apply(services: Services, bulk: Bulk, job: str) -> BulkItem:
         why_not = BulkError(status=error.status, code=error.code, detail=error.message, hint=error.hint, **more)
         return BulkItem(job=job, state=why_not.state, error=why_not)
     reached(Moment.AFTER_VERB_COMMITS)
-    if folders:
-        await asyncio.to_thread(remove_folders, services.settings.store, folders)
+    if bulk.action is Action.DELETE:
+        await remove_folder(services, JobId(job))
     return BulkItem(job=job, state=state, error=None)

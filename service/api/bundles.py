@@ -24,11 +24,11 @@ from service.api.uploads import discard, keep, uploaded
 from service.api.views import shown
 from service.artifact_files import open_below
 from service.callers import Needed, Scope, needs
-from service.deps import Services, StrictRoute, body_of, services_of
+from service.deps import Services, StrictRoute, body_of, media_type_of, services_of, wrong_media_type
 from service.jobs import references
 from service.jobs.installed import problems_missing_everywhere
 from service.jobs.references import CODE_IS_OFF, HOW_TO_TURN_CODE_ON, not_allowed
-from service.problems import BodyTooLarge, UnsupportedMediaType
+from service.problems import BodyTooLarge
 from service.store.content import BUNDLES
 from service.store.rows import BundleRow
 from service.store.times import now_ms
@@ -79,11 +79,9 @@ async def create_bundle(request: Request, response: Response) -> Bundle:
     """Stores a bundle by its sha256. The same zip again is the same bundle, and the answer is 200."""
     services = services_of(request)
     require_code(services)
-    header = request.headers.get("content-type", "")
-    if header.partition(";")[0].strip().lower() != ZIP:
-        how = f"as {header!r}" if header else "without a Content-Type"
+    if media_type_of(request) != ZIP:
         hint = f"curl --data-binary @code.zip -H 'Content-Type: {ZIP}'"
-        raise UnsupportedMediaType(f"the body was sent {how}, but a bundle must be sent as {ZIP}", hint=hint)
+        raise wrong_media_type(request, f"a bundle must be sent as {ZIP}", hint)
     problem = too_large()
     bundle, is_new = await store_bundle(
         services, body_of(request, MAX_BYTES, BodyTooLarge(problem.detail, hint=problem.hint))
@@ -99,8 +97,8 @@ async def store_bundle(services: Services, pieces: AsyncIterator[bytes]) -> tupl
     async with uploaded(pieces, artifacts / layout.bundle_file("").parent) as upload:
         entries = await asyncio.to_thread(look_into, upload.file, upload.bytes)
         files = json.dumps([[entry.path, entry.bytes] for entry in entries])
-        unpacked = sum(entry.bytes for entry in entries)
-        row = BundleRow(services.project, upload.sha256, upload.bytes, unpacked, files, now_ms())
+        unpacked_bytes = sum(entry.bytes for entry in entries)
+        row = BundleRow(services.project, upload.sha256, upload.bytes, unpacked_bytes, files, now_ms())
         path = str(layout.bundle_file(upload.sha256))
         bundle, is_new = await keep(services, path, upload, partial(BUNDLES.keep, row=row))
     if is_new:
@@ -116,8 +114,8 @@ async def list_bundles(
 ) -> BundleList:
     services = services_of(request)
     rows = await services.db.read(BUNDLES.page, services.project, limit + 1, after(cursor, _is_sha256))
-    more = following([(row.created_at, row.sha256) for row in rows], limit)
-    return BundleList(data=tuple(map(_bundle, rows[:limit])), next_cursor=more)
+    next_cursor = following([(row.created_at, row.sha256) for row in rows], limit)
+    return BundleList(data=tuple(map(_bundle, rows[:limit])), next_cursor=next_cursor)
 
 
 @router.get("/bundles/{sha256}", summary="One bundle")

@@ -87,8 +87,8 @@ async def list_checkpoint_files(
     row, files = await _contents(request, job, checkpoint)
     first = int(cursor or 0)
     data = tuple(files[first : first + limit])
-    more = str(first + limit) if first + limit < len(files) else None
-    return CheckpointFileList(checkpoint=row.id, data=data, next_cursor=more)
+    next_cursor = str(first + limit) if first + limit < len(files) else None
+    return CheckpointFileList(checkpoint=row.id, data=data, next_cursor=next_cursor)
 
 
 @router.head(f"{ONE}/files/{{path:path}}", include_in_schema=False)
@@ -148,11 +148,11 @@ async def delete_checkpoint(request: Request, job: JobPath, checkpoint: Named) -
     The answer is 409 if the checkpoint is pinned, or if it is the only one from which an unfinished job can continue.
     """
     services, owner = services_of(request), job_id(job)
-    dropped = await services.db.write(drop, services.project, owner, checkpoint, now_ms(), by=services.caller.by)
+    deletion = await services.db.write(drop, services.project, owner, checkpoint, now_ms(), by=services.caller.by)
     services.changed(owner)
-    row = dropped.row
-    services.audit(f"checkpoint {row.id} ({dropped.frees_bytes} bytes) of job {owner} deleted")
-    return views.shown(row, DeletedCheckpoint, pinned=row.is_pinned, frees_bytes=dropped.frees_bytes)
+    row = deletion.row
+    services.audit(f"checkpoint {row.id} ({deletion.frees_bytes} bytes) of job {owner} deleted")
+    return views.shown(row, DeletedCheckpoint, pinned=row.is_pinned, frees_bytes=deletion.frees_bytes)
 
 
 @router.patch(
@@ -189,10 +189,11 @@ async def _pin(services: Services, job: JobId, checkpoint: str) -> CheckpointRow
 async def _unpin(services: Services, job: JobId, checkpoint: str) -> CheckpointRow:
     """Marks the row as not pinned, and then deletes the hard links in the pinned folder if they are not needed."""
     artifacts, row = services.settings.store, await _row(services, job, checkpoint)
-    back = await asyncio.to_thread(pins.path_before_pin, artifacts, row)
-    unpinned = await services.db.write(unpin, services.project, job, row.id, back, now_ms(), by=services.caller.by)
-    await services.db.write(remove_links, row=unpinned, remove=partial(pins.remove, artifacts))
-    return unpinned
+    path_before = await asyncio.to_thread(pins.path_before_pin, artifacts, row)
+    by = services.caller.by
+    new_row = await services.db.write(unpin, services.project, job, row.id, path_before, now_ms(), by=by)
+    await services.db.write(remove_links, row=new_row, remove=partial(pins.remove, artifacts))
+    return new_row
 
 
 async def _contents(request: Request, job: str, checkpoint: str) -> tuple[CheckpointRow, list[CheckpointFile]]:

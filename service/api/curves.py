@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -123,28 +123,28 @@ async def compare_series(
 async def _series(request: Request, job_ids: Sequence[JobId], selection: CurveSelection, file: str) -> Response:
     """Returns curves. They are read and encoded in a thread, some at a time, so that the event loop stays free."""
     services = services_of(request)
-    names = selection.names
-    some_names = None if names is None else _different(split_names(names), "names", names)
-    names_by_job = await services.db.read(_chosen, services, job_ids, some_names, selection.points)
+    text = selection.names
+    names = None if text is None else _different(split_names(text), "names", text)
+    names_by_job = await services.db.read(_chosen, services, job_ids, names, selection.points)
     encode = _csv_lines if wants(request, CSV) else Series.model_dump_json
     pieces: list[str] = []
-    most, steps = POINTS_PER_READ // selection.points, Steps(selection.first_step, selection.last_step)
-    parts = [
-        (job, all_names[at : at + most]) for job, all_names in names_by_job for at in range(0, len(all_names), most)
-    ]
-    for job, part in parts:
-
-        def read(conn: Connection, job: JobId = job, part: Sequence[str] = part) -> list[str]:
-            curves = series(
-                conn, job, part, selection.points, axis=selection.x, everything=selection.everything, steps=steps
-            )
-            return [encode(curve) for curve in curves]
-
-        pieces += await services.db.read_long(read)
+    curves_at_once = POINTS_PER_READ // selection.points
+    for job, job_names in names_by_job:
+        for first in range(0, len(job_names), curves_at_once):
+            some_names = job_names[first : first + curves_at_once]
+            pieces += await services.db.read_long(_encoded, job, some_names, selection, encode)
     if encode is _csv_lines:
         return csv_download(csv_text([["job", "name", "attempt", selection.x, "value"]]), *pieces, name=file)
     body = f'{{"x":"{selection.x}","data":[{",".join(pieces)}],"next_cursor":null}}'
     return Response(body, 200, VARIES, "application/json")
+
+
+def _encoded(
+    conn: Connection, job: JobId, names: Sequence[str], selection: CurveSelection, encode: Callable[[Series], str]
+) -> list[str]:
+    steps = Steps(selection.first_step, selection.last_step)
+    axis, everything = selection.x, selection.everything
+    return [encode(curve) for curve in series(conn, job, names, selection.points, axis, everything, steps)]
 
 
 def _chosen(
@@ -154,7 +154,7 @@ def _chosen(
     for job in job_ids:
         jobs.get(conn, services.project, job)
     names_by_job = [(job, names_of(conn, job) if names is None else names) for job in job_ids]
-    count = sum(len(some) for _, some in names_by_job)
+    count = sum(len(job_names) for _, job_names in names_by_job)
     if count * points > MOST_IN_ALL:
         detail = f"{count} curves of {points} points each exceed the limit of {MOST_IN_ALL:,} points in one answer"
         raise InvalidQuery([Problem("/query/points", "too_many", detail, "request fewer points, names or jobs")])

@@ -49,9 +49,9 @@ def download(
     """
     info = about(file)
     etag = f'"{sha256 or info.tag}"'
-    changed = formatdate(info.modified, usegmt=True)
+    modified_at = formatdate(info.modified, usegmt=True)
     headers = {
-        "Accept-Ranges": "bytes", "Content-Disposition": attachment(name), "ETag": etag, "Last-Modified": changed,
+        "Accept-Ranges": "bytes", "Content-Disposition": attachment(name), "ETag": etag, "Last-Modified": modified_at,
     }  # fmt: skip
     if sha256:
         headers["Repr-Digest"] = f"sha-256=:{b64encode(bytes.fromhex(sha256)).decode()}:"
@@ -59,22 +59,22 @@ def download(
     if etag in tags or "*" in tags:
         file.close()
         return Response(None, 304, headers)
-    part = None
-    if request.method == "GET" and request.headers.get("if-range", etag) in (etag, changed):
+    byte_range = None
+    if request.method == "GET" and request.headers.get("if-range", etag) in (etag, modified_at):
         try:
-            part = requested_range(request.headers.get("range"), info.bytes)
+            byte_range = requested_range(request.headers.get("range"), info.bytes)
         except RangeNotSatisfiable:
             file.close()
             raise
-    first, end = part or (0, info.bytes)
+    first, end = byte_range or (0, info.bytes)
     headers["Content-Length"] = str(end - first)
-    if part is not None:
+    if byte_range is not None:
         headers["Content-Range"] = f"bytes {first}-{end - 1}/{info.bytes}"
     if request.method == "HEAD":
         file.close()
         return Response(None, 200, headers, media_type)
     file.seek(first)
-    return StreamingResponse(_sent(file, end - first, name), 206 if part else 200, headers, media_type)
+    return StreamingResponse(_sent(file, end - first, name), 206 if byte_range else 200, headers, media_type)
 
 
 def requested_range(header: str | None, size: int) -> tuple[int, int] | None:
@@ -112,7 +112,7 @@ async def in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def tar_of(
-    folder: str, files: Sequence[CheckpointFile], seconds: int, opened: Callable[[CheckpointFile], IO[bytes]]
+    folder: str, files: Sequence[CheckpointFile], seconds: int, open_file: Callable[[CheckpointFile], IO[bytes]]
 ) -> tuple[int, Iterator[bytes]]:
     """Returns the length of a tar that contains the files in a folder, and its pieces, which are made when read.
 
@@ -127,7 +127,7 @@ def tar_of(
 
     def pieces() -> Iterator[bytes]:
         for sealed in files:
-            with opened(sealed) as file:
+            with open_file(sealed) as file:
                 yield header(sealed)
                 yield from exactly(file, sealed.bytes, sealed.path)
             if padding := bytes(-sealed.bytes % tarfile.BLOCKSIZE):

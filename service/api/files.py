@@ -29,7 +29,7 @@ from service.api.pages import after, following
 from service.api.uploads import Upload, discard, keep, uploaded
 from service.api.views import shown
 from service.artifact_files import CannotRead, open_below
-from service.deps import Services, StrictRoute, body_of, services_of
+from service.deps import Services, StrictRoute, body_of, media_type_of, services_of
 from service.jobs import node_files, references
 from service.jobs.file_kinds import check_content, checked_name
 from service.jobs.mapped_columns import missing_columns
@@ -122,29 +122,28 @@ async def store_file(
             services.project, file, upload.sha256, upload.bytes, name, kind, now_ms(), services.caller.by,
             report["rows"], report["bad_rows"], json.dumps({**report, "tokenizer": tokenizer}),
         )  # fmt: skip
-        stored, is_new = await keep(services, str(layout.UPLOADS / file), upload, partial(FILES.keep, row=row))
-    if _says_more(report, stored.report, has_tokens=tokenizer is not None):
+        stored_row, is_new = await keep(services, str(layout.UPLOADS / file), upload, partial(FILES.keep, row=row))
+    if _says_more(report, stored_row.report, has_tokens=tokenizer is not None):
         await services.db.write(set_report, row=row)
-        stored = replace(stored, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
+        stored_row = replace(stored_row, rows=row.rows, bad_rows=row.bad_rows, report=row.report)
     if is_new:
         services.audit(f"file {file} ({name}) of project {services.project} stored")
-    return stored, is_new
+    return stored_row, is_new
 
 
-def _says_more(report: dict[str, Any], stored: str | None, *, has_tokens: bool) -> bool:
+def _says_more(report: dict[str, Any], stored_report: str | None, *, has_tokens: bool) -> bool:
     """Returns True if a new report of a file's rows must replace the stored one."""
-    old = None if stored is None else json.loads(stored)
-    if old is None or old["is_complete"] != report["is_complete"]:
-        return old is None or bool(report["is_complete"])
-    return has_tokens or bool(report["rows"] > old["rows"])
+    old_report = None if stored_report is None else json.loads(stored_report)
+    if old_report is None or old_report["is_complete"] != report["is_complete"]:
+        return old_report is None or bool(report["is_complete"])
+    return has_tokens or bool(report["rows"] > old_report["rows"])
 
 
 async def _named(request: Request, name: str | None, limit: int) -> tuple[str, AsyncIterator[bytes]]:
     """Returns the name of the uploaded file, and its content as it arrives."""
     body = body_of(request, limit, too_large(limit))
-    media_type = request.headers.get("content-type", "")
-    if media_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
-        form = FormFile(media_type, body)
+    if media_type_of(request) == MEDIA_TYPE:
+        form = FormFile(request.headers["content-type"], body)
         name_in_form = await form.name()
         return checked_name(name or name_in_form), form.pieces()
     if name is None:
@@ -176,8 +175,8 @@ async def list_files(
 ) -> FileList:
     services = services_of(request)
     rows = await services.db.read(FILES.page, services.project, limit + 1, after(cursor, is_file))
-    more = following([(row.created_at, row.id) for row in rows], limit)
-    return FileList(data=tuple(shown(replace(row, report=None), File) for row in rows[:limit]), next_cursor=more)
+    next_cursor = following([(row.created_at, row.id) for row in rows], limit)
+    return FileList(data=tuple(shown(replace(row, report=None), File) for row in rows[:limit]), next_cursor=next_cursor)
 
 
 @router.get("/files/{file}", summary="One file")

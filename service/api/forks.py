@@ -56,11 +56,11 @@ async def fork_job(request: Request, response: Response, job: JobPath) -> Job | 
     # The idempotency key stands for the body and the job's id, because the same body may be sent to fork another job.
     body = f"fork {forked_id}\n".encode() + raw
     use = idempotency(request, body)
-    if (before := await replayed(services, use, services.project)) is not None:
-        return created(before, services, response, 202, views.job(before.job))
+    if (first_result := await replayed(services, use, services.project)) is not None:
+        return created(first_result, services, response, 202, views.job(first_result.job))
     try:
         start, was_set = await services.db.read(
-            source, project=services.project, job_id=forked_id, wanted=fork.checkpoint
+            source, project=services.project, job_id=forked_id, name=fork.checkpoint
         )
         document = patched(start, fork.patch, fork.mode)
         accepted = await in_thread_if_large(LARGE, lambda: accept_for(services, document))
@@ -82,8 +82,8 @@ def _job(row: JobRow, differences: ForkOf) -> ForkedJob:
 def _warnings(accepted: Accepted, patch: Mapping[str, Any]) -> list[SpecWarning]:
     """Returns the warnings about the new spec. Their JSON pointers refer to the request's body."""
     warnings = [Problem(warning.pointer, warning.code, warning.detail) for warning in warnings_of(accepted)]
-    located = [_in_request(warning, patch) for warning in warnings]
-    return [SpecWarning(code=item.code, pointer=item.pointer, detail=item.detail) for item in located]
+    located_problems = [_in_request(warning, patch) for warning in warnings]
+    return [SpecWarning(code=item.code, pointer=item.pointer, detail=item.detail) for item in located_problems]
 
 
 _BESIDE_THE_PATCH = {
@@ -99,12 +99,12 @@ def _in_request(problem: Problem, patch: Mapping[str, Any]) -> Problem:
     pointer, detail = problem.pointer, problem.detail
     if pointer in _BESIDE_THE_PATCH or pointer.startswith("/patch"):
         return Problem(_BESIDE_THE_PATCH.get(pointer, pointer), problem.code, detail, problem.hint)
-    here: Any = patch
+    value: Any = patch
     nearest = "/patch"
     for name in keys_of(pointer):
-        if not isinstance(here, Mapping) or name not in here:
+        if not isinstance(value, Mapping) or name not in value:
             break
-        nearest, here = nearest + pointer_to(name), here[name]
+        nearest, value = nearest + pointer_to(name), value[name]
     if nearest == "/patch" and pointer:
         detail = f"{pointer} of the job's spec: {detail}"
     return Problem(nearest, problem.code, detail, problem.hint)

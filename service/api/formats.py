@@ -23,9 +23,9 @@ VARIES = {"Vary": "Accept"}
 
 def wants(request: Request, media_type: str) -> bool:
     """Returns True if the Accept header ranks the media type above JSON, by weight and then by order."""
-    ranked = sorted(_accepted(request.headers.get("accept", "")), key=lambda accepted: -accepted[1])
-    named = [name for name, weight in ranked if weight > 0 and name in (media_type, "application/json")]
-    return named[:1] == [media_type]
+    best_first = sorted(_accepted(request.headers.get("accept", "")), key=lambda accepted: -accepted[1])
+    names = [name for name, weight in best_first if weight > 0 and name in (media_type, "application/json")]
+    return names[:1] == [media_type]
 
 
 def _accepted(header: str) -> Iterable[tuple[str, float]]:

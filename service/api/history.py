@@ -75,10 +75,10 @@ async def _page(
         head = jobs.get(conn, services.project, job).last_no
         rows = events.after(conn, job, after, limit, kinds)
         is_full = len(rows) == limit
-        last = rows[-1].no if is_full else max(head, after)
-        more = f'"{last}"' if is_full and last < head else "null"
+        last_no = rows[-1].no if is_full else max(head, after)
+        next_cursor = f'"{last_no}"' if is_full and last_no < head else "null"
         # Events are stored as JSON. Parsing and writing the JSON of 10,000 events again would take too long.
-        return f'{{"data":[{",".join([write(row) for row in rows])}],"next_cursor":{more},"last":{last}}}'
+        return f'{{"data":[{",".join([write(row) for row in rows])}],"next_cursor":{next_cursor},"last":{last_no}}}'
 
     return Response(await services.db.read(read), media_type="application/json")
 

@@ -18,6 +18,7 @@ from footplate.contract.crash_points import Moment, reached
 from footplate.contract.errors import FootplateError, InvalidSpec, PreconditionFailed, Problem, few_hints
 from footplate.contract.fields import Group
 from footplate.contract.ids import JobId, new_job_id
+from footplate.contract.layout import job_folder
 from footplate.contract.resources.jobs import Job, SpecWarning
 from footplate.contract.spec import Accepted, JobSpec, accept
 from footplate.contract.warnings import warnings_of
@@ -26,7 +27,6 @@ from service.api.bundles import missing_code
 from service.api.documented import documented_body
 from service.api.files import missing_files
 from service.api.views import etag
-from service.artifact_files import Store
 from service.deps import JobPath, Services, StrictRoute, in_thread_if_large, job_id, read_body, read_model, services_of
 from service.jobs.amend import amend, delete
 from service.jobs.remove_folders import delete_folder
@@ -89,12 +89,12 @@ async def create_job(request: Request, response: Response) -> Job | Response:
         submitted = await write_job(request, services, accepted, use)
     except InvalidSpec:
         # The body may repeat a request that was valid earlier. `write_job` finds the repeated requests that still are.
-        named = body.get("project") if isinstance(body, dict) else None
-        project = named if isinstance(named, str) and services.caller.may_submit_to(named) else services.project
-        before = await replayed(services, use, project)
-        if before is None:
+        name = body.get("project") if isinstance(body, dict) else None
+        project = name if isinstance(name, str) and services.caller.may_submit_to(name) else services.project
+        first_result = await replayed(services, use, project)
+        if first_result is None:
             raise
-        submitted = before
+        submitted = first_result
     return created(submitted, services, response, 201, views.job(submitted.job))
 
 
@@ -274,18 +274,17 @@ async def delete_job(request: Request, job: JobPath) -> Response:
 
 
 async def remove(services: Services, job: JobId, if_version: int | None = None) -> None:
-    """Deletes a job, and then its folders. Raises NotFound, Conflict and PreconditionFailed."""
-    folders = await services.db.write(delete, services.project, job, now_ms(), if_version=if_version)
+    """Deletes a job, and then its folder. Raises NotFound, Conflict and PreconditionFailed."""
+    await services.db.write(delete, services.project, job, now_ms(), if_version=if_version)
     reached(Moment.AFTER_VERB_COMMITS)
     services.changed(job)
     services.audit(f"job {job} of project {services.project} deleted")
-    await asyncio.to_thread(remove_folders, services.settings.store, folders)
+    await remove_folder(services, job)
 
 
-def remove_folders(store: Store, folders: list[str]) -> None:
-    """Deletes folders of a job whose rows are deleted. What cannot be deleted now, `prune` deletes later.
+async def remove_folder(services: Services, job: JobId) -> None:
+    """Deletes the folder of a job whose rows are deleted. What cannot be deleted now, `prune` deletes later.
 
     Rows are deleted first, so a crash in between leaves files without rows and never rows without files.
     """
-    for folder in folders:
-        delete_folder(store, folder)
+    await asyncio.to_thread(delete_folder, services.settings.store, str(job_folder(job)))

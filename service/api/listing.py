@@ -69,8 +69,8 @@ async def list_jobs(
         ids=None if ids is None else [job_id(text) for text in comma_list(ids, "ids", MOST_IDS)],
         forked_from=None if forked_from is None else job_id(forked_from),
     )
-    included = [] if include is None else comma_list(include, "include", len(INCLUDABLE))
-    require_known("include", "unknown_choice", included, INCLUDABLE)
+    further_data = [] if include is None else comma_list(include, "include", len(INCLUDABLE))
+    require_known("include", "unknown_choice", further_data, INCLUDABLE)
 
     def read(conn: Connection) -> JobList:
         page = job_list.page(conn, job_filter, sort=sort, cursor=cursor, limit=limit)
@@ -82,8 +82,8 @@ async def list_jobs(
             total_estimate=page.total_estimate,
             project=services.project,
             scopes=tuple(scope for scope in Scope if services.caller.may(scope)),
-            specs=_specs(page.rows) if "spec" in included else None,
-            summaries=_summaries(conn, page.rows) if "summary" in included else None,
+            specs=_specs(page.rows) if "spec" in further_data else None,
+            summaries=_summaries(conn, page.rows) if "summary" in further_data else None,
         )
 
     try:

@@ -143,22 +143,22 @@ def _failures() -> dict[int, tuple[str, str, Response]]:
 def describe(app: FastAPI) -> Json:
     """Returns the OpenAPI description of the app's routes, which is cached."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, description=f"{ABOUT} {MORE}")
-    shared = document["components"]
+    components = document["components"]
     for name in ("HTTPValidationError", "ValidationError"):
-        shared["schemas"].pop(name, None)
+        components["schemas"].pop(name, None)
     reference = "#/components/schemas/{model}"
-    _add_schema(shared["schemas"], "JobSpec", job_schema(reference))
-    _add_schema(shared["schemas"], "Problem", ProblemDocument.model_json_schema(ref_template=reference))
-    shared["responses"] = {name: _failure(meaning, answer) for name, meaning, answer in _failures().values()}
-    shared["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    _add_schema(components["schemas"], "JobSpec", job_schema(reference))
+    _add_schema(components["schemas"], "Problem", ProblemDocument.model_json_schema(ref_template=reference))
+    components["responses"] = {name: _failure(meaning, answer) for name, meaning, answer in _failures().values()}
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"key": []}]
     names = {str(status): name for status, (name, _, _) in _failures().items()}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             _parameters(path, operation)
             _answers(path, method, operation, names)
-            _bodies(operation, shared["schemas"])
-    _link(document["paths"], shared["schemas"])
+            _bodies(operation, components["schemas"])
+    _link(document["paths"], components["schemas"])
     return document
 
 
@@ -254,14 +254,14 @@ def _link(paths: Json, schemas: Json) -> None:
         properties = schemas.get(reference.rpartition("/")[2], {}).get("properties", {})
         links: Json = {}
         for path, methods in paths.items():
-            head, _, rest = path.partition("{")
-            place = rest.partition("}")[0]
+            beginning, _, parameter_text = path.partition("{")
+            place = parameter_text.partition("}")[0]
             source = "id" if "id" in properties else place
-            if head == f"{made_at}/" and source in properties:
+            if beginning == f"{made_at}/" and source in properties:
                 parameters = {place: f"$response.body#/{source}"}
                 links |= {
-                    other["operationId"]: {"operationId": other["operationId"], "parameters": parameters}
-                    for other in methods.values()
+                    operation["operationId"]: {"operationId": operation["operationId"], "parameters": parameters}
+                    for operation in methods.values()
                 }
         if links:
             answer["links"] = links

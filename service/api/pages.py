@@ -17,12 +17,12 @@ def after(cursor: str | None, is_id: Callable[[str], bool]) -> Place | None:
     """
     if cursor is None:
         return None
-    created, _, row_id = cursor.partition("-")
-    if not (created.isascii() and created.isdigit() and len(created) < 16 and is_id(row_id)):
+    created_at, _, row_id = cursor.partition("-")
+    if not (created_at.isascii() and created_at.isdigit() and len(created_at) < 16 and is_id(row_id)):
         hint = "send the next_cursor of the previous page unchanged"
         problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", hint)
         raise InvalidQuery([problem])
-    return int(created), row_id
+    return int(created_at), row_id
 
 
 def following(places: Sequence[Place], limit: int) -> str | None:

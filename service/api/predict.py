@@ -63,7 +63,7 @@ async def predict_job(request: Request, job: JobPath) -> PredictionList:
     values = {"inputs": list(body.inputs), "parameters": body.parameters.model_dump(mode="json")}
     model_request = ModelRequest(job_id(job), body.checkpoint, Work.PREDICT, values, body.wait)
     async with send_request(request, model_request) as answer_stream:
-        predictions = (await answer_stream.whole())["predictions"]
+        predictions = (await answer_stream.last_data())["predictions"]
     checkpoint = answer_stream.served.checkpoint
     return PredictionList(
         job=job,

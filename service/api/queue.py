@@ -43,22 +43,22 @@ async def get_queue(
     """
     services = services_of(request)
     project = services.caller.limit
-    wanted_job = None if job is None else job_id(job)
+    requested_id = None if job is None else job_id(job)
 
     after = None if cursor is None else _read(cursor)
 
     def read(conn: Connection) -> tuple[QueuePage, tuple[int, int]]:
-        if wanted_job is None:
+        if requested_id is None:
             return waiting.page(conn, project, after, limit), count(conn, project)
         if project is not None:
-            jobs.get(conn, project, wanted_job)
-        return waiting.of_job(conn, project, wanted_job), count(conn, project)
+            jobs.get(conn, project, requested_id)
+        return waiting.of_job(conn, project, requested_id), count(conn, project)
 
-    page, (yours, others) = await services.db.read(read)
+    page, (of_project, of_others) = await services.db.read(read)
     now = now_ms()
     following = None if page.following is None else ".".join(map(str, page.following))
     data = tuple(_queued(place, row, now) for place, row in page.data)
-    return Queue(data=data, next_cursor=following, waiting=Ahead(yours=yours, others=others))
+    return Queue(data=data, next_cursor=following, waiting=Ahead(yours=of_project, others=of_others))
 
 
 def _read(cursor: str) -> Key:

@@ -29,9 +29,10 @@ from footplate.contract.lifecycle import JobState
 from service.api.history import After, Kinds, read_kinds
 from service.api.views import flat
 from service.deps import JobPath, Services, StrictRoute, check_query, job_id, services_of
+from service.end_tasks import end_tasks
 from service.events.tail import Channel, EventPage, View
 from service.problems import InvalidQuery
-from service.server import SOCKET, Connection, close_code, close_reason, text_frame
+from service.server import ACCEPTED_SUBPROTOCOL, SOCKET, Connection, close_code, close_reason, text_frame
 from service.store.rows import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["live"])
@@ -190,7 +191,7 @@ async def serve(websocket: WebSocket, parameters: Sequence[str], opened: Opening
     """Serves a socket. Accepts it before any check, because browsers see close codes but no HTTP status."""
     connection: Connection = websocket.scope["extensions"][SOCKET]["connection"]
     services = services_of(websocket)
-    await websocket.accept(subprotocol=websocket.scope.get("footplate.subprotocol"))
+    await websocket.accept(subprotocol=websocket.scope.get(ACCEPTED_SUBPROTOCOL))
     try:
         check_query(websocket.query_params.multi_items(), [*parameters, "ticket", "project"])
         async with opened(services) as reader:
@@ -212,9 +213,7 @@ async def _until_either_leaves(
     except (ClientDisconnected, WebSocketDisconnect):
         pass
     finally:
-        for task in (sending, leaving):
-            task.cancel()
-        await asyncio.gather(sending, leaving, return_exceptions=True)
+        await end_tasks(sending, leaving)
 
 
 async def _send_all(websocket: WebSocket, connection: Connection, reader: Follower, services: Services) -> None:
@@ -312,14 +311,12 @@ class EventStream(Response):
                 # The key was deleted. End the answer properly: the client is refused when it reconnects.
                 await send({"type": "http.response.body", "body": b""})
         finally:
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+            await end_tasks(sending, leaving)
 
     async def _send_all(self, send: Send) -> None:
-        tail, old = self._services.tail, self._reader
-        async with tail.watch(old.channel.project, old.channel.job) as channel:
-            reader = replace(old, channel=channel)
+        tail, first_reader = self._services.tail, self._reader
+        async with tail.watch(first_reader.channel.project, first_reader.channel.job) as channel:
+            reader = replace(first_reader, channel=channel)
             async for messages in reader.frames():
                 async with asyncio.timeout(SLOW_SECONDS):
                     await send({"type": "http.response.body", "body": messages, "more_body": True})

@@ -11,37 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
 
 from fastapi import APIRouter, WebSocket
 
 from footplate.contract.errors import NotFound, Problem, Unavailable
-from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
-from footplate.contract.lifecycle import JobState
-from service.api.history import read_kinds
-from service.api.listing import milliseconds, read_states
-from service.api.stream import read_number, seconds_between, serve
-from service.deps import Services, StrictRoute, job_id
+from service.api.stream import serve
+from service.api.stream_selection import PARAMETERS, StreamSelection
+from service.deps import Services, StrictRoute
 from service.events.tail import LOOK_SECONDS, MOST_JOBS, WINDOW_MS, Channel, View
-from service.problems import InvalidQuery, comma_list
+from service.problems import InvalidQuery
 from service.server import text_frame
 from service.store import job_list
-from service.store.job_list import NOT_OVER, JobFilter, id_at
+from service.store.job_list import JobFilter, id_at
 from service.store.rows import EventRow
 from service.store.times import now_ms, text_of
 
 router = APIRouter(route_class=StrictRoute, tags=["live"])
 
-MOST_NAMED = 150
-"""This many jobs with their cursors fit into a websocket's address, which has at most 8 KiB."""
 MOST_REMEMBERED = 10_000
 """The number of ended jobs whose cursors are remembered."""
-KNOWN = ("jobs", "tag", "state", "since", "kinds", "max_hz")
 
 
 @router.websocket("/stream")
@@ -55,39 +47,7 @@ async def stream_many(websocket: WebSocket) -> None:
         finally:
             many.close()
 
-    await serve(websocket, KNOWN, opened)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSelection:
-    """The jobs and events that the address of a socket selects."""
-
-    project: str
-    named: Mapping[JobId, int]
-    """The named jobs, with the cursor after which each begins."""
-    filter: JobFilter | None
-    """The filter for further jobs, or None if only the named jobs are followed."""
-    since: int | None
-    kinds: frozenset[Kind] | None
-    seconds_between: float
-
-    @classmethod
-    def of(cls, query: Mapping[str, str], project: str) -> StreamSelection:
-        tag, states, since = query.get("tag"), _states(query.get("state")), _moment(query.get("since"))
-        if tag == "":
-            raise InvalidQuery(
-                [Problem("/query/tag", "invalid_parameter", "names no tag", "name a tag, or leave tag out")]
-            )
-        filter = JobFilter(project, states=states, tag=tag)
-        is_open = "jobs" not in query or bool({"tag", "state", "since"} & set(query))
-        return cls(
-            project=project,
-            named=_named(query.get("jobs")),
-            filter=filter if is_open else None,
-            since=since,
-            kinds=read_kinds(query.get("kinds")),
-            seconds_between=seconds_between(query.get("max_hz")),
-        )
+    await serve(websocket, PARAMETERS, opened)
 
 
 @dataclass(slots=True)
@@ -101,7 +61,7 @@ class ManyJobs:
     """The jobs that one websocket follows, with the cursor of each."""
 
     def __init__(self, services: Services, selection: StreamSelection) -> None:
-        self._tail, self._db, self._wanted = services.tail, services.db, selection
+        self._tail, self._db, self._selection = services.tail, services.db, selection
         self._view = View(_events_frame, selection.kinds)
         self._followed: dict[JobId, Followed] = {}
         self._ended_at: dict[JobId, int] = {}
@@ -127,8 +87,8 @@ class ManyJobs:
 
     async def open(self) -> None:
         """Starts to follow the jobs that exist now. Raises NotFound and InvalidQuery before the first frame is sent."""
-        named = self._wanted.named
-        heads = await self._db.read(partial(job_list.heads, project=self._wanted.project, job_ids=list(named)))
+        named = self._selection.named
+        heads = await self._db.read(job_list.heads, self._selection.project, list(named))
         for job, cursor in named.items():
             if job in heads and cursor > heads[job].last_no:
                 detail = f"{cursor} lies beyond the last event of {job}, which is {heads[job].last_no}"
@@ -140,25 +100,25 @@ class ManyJobs:
                 self._due_frames.append(_end_frame(job, "deleted", cursor))
             else:
                 raise NotFound(f"there is no job {job!r} in this project", hint="GET /jobs lists them")
-        if self._wanted.filter is not None:
-            await self._join_matching(self._wanted.filter)
+        if self._selection.filter is not None:
+            await self._join_matching(self._selection.filter)
 
     async def _join_matching(self, filter: JobFilter) -> None:
-        opened, since = id_at(now_ms()), self._since - WINDOW_MS if self._wanted.since is None else self._since
+        id_now, since = id_at(now_ms()), self._since - WINDOW_MS if self._selection.since is None else self._since
         matching = await self._tail.since(filter, since)
         if len(matching.heads) > MOST_JOBS:
             detail = f"more than {MOST_JOBS:,} jobs match, and a stream follows at most that many"
             raise InvalidQuery([Problem("/query", "too_many_jobs", detail, "name a tag, or states")])
-        if self._wanted.since is None:
+        if self._selection.since is None:
             # Jobs that ended before this socket was opened are not sent, but are followed if they are resumed.
-            self._ended_at |= {head.job: head.last_no for head in matching.heads if head.is_over and head.job < opened}
+            self._ended_at |= {head.job: head.last_no for head in matching.heads if head.is_over and head.job < id_now}
         self._join_new(matching.heads)
         self._due_frames.append(_frame(f'{{"since":"{text_of(self._since)}"}}'))
         self._look_at = time.monotonic() + LOOK_SECONDS
 
     def close(self) -> None:
-        for followed in self._followed.values():
-            self._leave(followed)
+        for followed_job in self._followed.values():
+            self._leave(followed_job)
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yields frames until all named jobs have ended, or with a filter until the service stops."""
@@ -167,13 +127,13 @@ class ManyJobs:
             if self._due_frames:
                 yield b"".join(self._due_frames)
                 self._due_frames.clear()
-            elif self._wanted.filter is not None and time.monotonic() >= self._look_at:
-                await self._look_for_jobs(self._wanted.filter)
+            elif self._selection.filter is not None and time.monotonic() >= self._look_at:
+                await self._look_for_jobs(self._selection.filter)
             elif self._to_read:
                 job = next(iter(self._to_read))
                 del self._to_read[job]
                 yield await self._read(job)
-            elif self._followed or self._wanted.filter is not None:
+            elif self._followed or self._selection.filter is not None:
                 await self._wait()
             else:
                 return
@@ -186,48 +146,48 @@ class ManyJobs:
         if self._changed and time.monotonic() >= self._quiet_until:
             self._to_read |= self._changed
             self._changed.clear()
-            self._quiet_until = time.monotonic() + self._wanted.seconds_between
+            self._quiet_until = time.monotonic() + self._selection.seconds_between
 
     async def _wait(self) -> None:
         if self._changed:
             await asyncio.sleep(max(0.0, self._quiet_until - time.monotonic()))
             return
         self._wake.clear()
-        until_look = self._look_at - time.monotonic() if self._wanted.filter is not None else None
+        until_look = self._look_at - time.monotonic() if self._selection.filter is not None else None
         with suppress(TimeoutError):
             async with asyncio.timeout(until_look):
                 await self._wake.wait()
 
     async def _read(self, job: JobId) -> bytes:
         """Returns the frames of one job's next events, up to a page."""
-        followed = self._followed.get(job)
-        if followed is None:
+        followed_job = self._followed.get(job)
+        if followed_job is None:
             return b""
         try:
-            page = await followed.channel.after(followed.cursor, self._view)
+            page = await followed_job.channel.after(followed_job.cursor, self._view)
         except NotFound:
             return self._ended(job, "deleted")
         except Unavailable as error:
             self._to_read[job] = None
             await asyncio.sleep(error.retry_after_seconds)
             return b""
-        followed.cursor = page.last
-        followed.channel.forget_pages()
+        followed_job.cursor = page.last
+        followed_job.channel.forget_pages()
         if not page.is_caught_up:
             self._to_read[job] = None
             return page.body
-        caught_up = b"" if followed.is_live else _frame(f'{{"job":"{job}","caught_up":{page.last}}}')
-        followed.is_live = True
+        caught_up = b"" if followed_job.is_live else _frame(f'{{"job":"{job}","caught_up":{page.last}}}')
+        followed_job.is_live = True
         return page.body + caught_up + (self._ended(job, page.state) if page.is_end else b"")
 
     def _ended(self, job: JobId, how: str) -> bytes:
-        followed = self._followed.pop(job)
-        self._leave(followed)
-        if self._wanted.filter is not None:
-            self._ended_at[job] = followed.cursor
+        followed_job = self._followed.pop(job)
+        self._leave(followed_job)
+        if self._selection.filter is not None:
+            self._ended_at[job] = followed_job.cursor
             if len(self._ended_at) > MOST_REMEMBERED:
                 del self._ended_at[next(iter(self._ended_at))]
-        return _end_frame(job, how, followed.cursor)
+        return _end_frame(job, how, followed_job.cursor)
 
     async def _look_for_jobs(self, filter: JobFilter) -> None:
         """Starts to follow the jobs that match the filter now. If SQL is unreachable, the next search finds them."""
@@ -241,72 +201,30 @@ class ManyJobs:
 
     def _join_new(self, heads: Sequence[job_list.JobHead]) -> None:
         """Starts to follow those jobs that have events which this socket has not sent."""
-        new = [
+        new_heads = [
             head for head in heads if head.job not in self._followed and head.last_no > self._ended_at.get(head.job, 0)
         ]
         room = max(0, MOST_JOBS - len(self._followed))
         # If there is no room for all, the oldest jobs are followed first. The next search finds the newer ones again.
-        for head in new[::-1][:room]:
+        for head in new_heads[::-1][:room]:
             self._join(head.job, self._ended_at.pop(head.job, 0))
-        if (left_out := max(0, len(new) - room)) != self._left_out:
+        if (left_out := max(0, len(new_heads) - room)) != self._left_out:
             self._left_out = left_out
             self._due_frames.append(_frame(f'{{"left_out":{left_out}}}'))
 
     def _join(self, job: JobId, cursor: int) -> None:
-        channel = self._tail.join(self._wanted.project, job)
+        channel = self._tail.join(self._selection.project, job)
         channel.listeners.add(self._on_news)
         self._followed[job] = Followed(channel, cursor)
         self._on_news(job)
 
-    def _leave(self, followed: Followed) -> None:
-        followed.channel.listeners.discard(self._on_news)
-        self._tail.leave(followed.channel)
+    def _leave(self, followed_job: Followed) -> None:
+        followed_job.channel.listeners.discard(self._on_news)
+        self._tail.leave(followed_job.channel)
 
     def _on_news(self, job: JobId) -> None:
         self._changed[job] = None
         self._wake.set()
-
-
-# The parameters of the address ---------------------------------------------------------------------------------------
-
-
-def _named(text: str | None) -> dict[JobId, int]:
-    """Reads `job_a,job_b:17`, where the events of the second job begin after its event 17."""
-    if text is None:
-        return {}
-    cursors: dict[JobId, int] = {}
-    for item in comma_list(text, "jobs", MOST_NAMED):
-        name, _, cursor = item.partition(":")
-        job = job_id(name)
-        if job in cursors:
-            raise InvalidQuery([Problem("/query/jobs", "duplicate_job", f"{job} is listed twice", "list it once")])
-        cursors[job] = read_number(cursor or None, "jobs", 0)
-    return cursors
-
-
-def _states(text: str | None) -> tuple[JobState, ...]:
-    states = read_states(text)
-    if final := [state.value for state in states if state not in NOT_OVER]:
-        detail = f"{final[0]} is a final state, and this stream follows jobs until they reach one"
-        hint = f"one or more of: {', '.join(NOT_OVER)}"
-        raise InvalidQuery([Problem("/query/state", "state_is_an_end", detail, hint)])
-    return tuple(states)
-
-
-def _moment(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            raise ValueError
-        return milliseconds(moment.astimezone(UTC))
-    except (ValueError, OverflowError):
-        detail = f"{text[:40]!r} is not a time with a time zone, like 2026-01-01T12:00:00Z"
-        raise InvalidQuery([Problem("/query/since", "invalid_parameter", detail)]) from None
-
-
-# Frames ---------------------------------------------------------------------------------------------------------------
 
 
 def _events_frame(rows: Sequence[EventRow]) -> bytes:

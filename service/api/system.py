@@ -144,11 +144,11 @@ async def prometheus(request: Request) -> Response:
 
 
 def _numbers(conn: Connection, services: Services, control: Numbers) -> bytes:
-    everyone = nodes.all_nodes(conn)
+    node_rows = nodes.all_nodes(conn)
     states = dict.fromkeys(("up", "waiting", "draining", "lost"), 0)
-    for node in everyone:
+    for node in node_rows:
         states[node_state(node)] += not node.has_left
     counts = jobs.state_counts(conn)
-    slots = sum(node.slots for node in everyone if node.takes_work)
+    slots = sum(node.slots for node in node_rows if node.takes_work)
     every_state: dict[str, int] = {**dict.fromkeys(JobState, 0), **counts}
     return services.meters.render(every_state, jobs.waiting_counts(conn), states, slots, control)

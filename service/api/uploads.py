@@ -71,7 +71,7 @@ class Upload:
 async def uploaded(pieces: AsyncIterator[bytes], folder: Path) -> AsyncIterator[Upload]:
     """Yields the upload once its pieces are on the disk. The temporary file is deleted at the end, or at an error."""
     with await asyncio.to_thread(_temporary_file, folder) as file:
-        digest, size, waiting = hashlib.sha256(), 0, bytearray()
+        digest, size, unwritten = hashlib.sha256(), 0, bytearray()
 
         @_store_errors()
         def write(piece: bytes) -> None:
@@ -80,11 +80,11 @@ async def uploaded(pieces: AsyncIterator[bytes], folder: Path) -> AsyncIterator[
 
         async for piece in pieces:
             size += len(piece)
-            waiting += piece
-            if len(waiting) >= PIECE:
-                await asyncio.to_thread(write, bytes(waiting))
-                waiting.clear()
-        await asyncio.to_thread(write, bytes(waiting))
+            unwritten += piece
+            if len(unwritten) >= PIECE:
+                await asyncio.to_thread(write, bytes(unwritten))
+                unwritten.clear()
+        await asyncio.to_thread(write, bytes(unwritten))
         await asyncio.to_thread(_sync, file)
         yield Upload(file, digest.hexdigest(), size)
 

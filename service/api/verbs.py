@@ -125,14 +125,14 @@ def resuming(services: Services, changes: Resume = NO_CHANGES, catalogues: Seque
 
 async def apply(services: Services, job: str, verb: Verb) -> tuple[JobRow, list[str]]:
     """Applies a verb to a job in one transaction. Returns the job, and the names of the nodes on which it has slots."""
-    changed = job_id(job)
+    requested_id = job_id(job)
 
     def write(conn: Connection) -> tuple[JobRow, list[str]]:
-        verb(conn, changed)
+        verb(conn, requested_id)
         reached(Moment.BEFORE_VERB_COMMITS)
-        return look(conn, services.project, changed)
+        return look(conn, services.project, requested_id)
 
     result = await services.db.write(write)
     reached(Moment.AFTER_VERB_COMMITS)
-    services.changed(changed)
+    services.changed(requested_id)
     return result

@@ -158,16 +158,16 @@ async def get_webhook(request: Request, webhook: WebhookPath) -> Webhook:
 )
 async def amend_webhook(request: Request, webhook: WebhookPath) -> Webhook:
     services = services_of(request)
-    changed, patch = webhook_id(webhook), await read_model(request, WebhookPatch)
+    requested_id, patch = webhook_id(webhook), await read_model(request, WebhookPatch)
     changes = cast("webhooks.Changes", patch.model_dump(include=patch.model_fields_set))
-    return _webhook(await change_webhook(services, changed, changes), Webhook)
+    return _webhook(await change_webhook(services, requested_id, changes), Webhook)
 
 
-async def change_webhook(services: Services, changed: WebhookId, changes: webhooks.Changes) -> WebhookRow:
+async def change_webhook(services: Services, webhook: WebhookId, changes: webhooks.Changes) -> WebhookRow:
     """Changes a webhook. Raises NotFound, and InvalidSpec if its new URL may not be reached."""
     if "url" in changes:
         await _check(services, changes["url"])
-    row = await services.db.write(webhooks.amend, services.project, changed, changes, now_ms())
+    row = await services.db.write(webhooks.amend, services.project, webhook, changes, now_ms())
     await services.webhooks.refresh()
     _audit(services, row, _summary_of(changes))
     return row
@@ -192,15 +192,15 @@ async def rotate_webhook(request: Request, webhook: WebhookPath) -> CreatedWebho
     So receivers can change to the new secret without missing a delivery.
     """
     services = services_of(request)
-    rotated, rotation = webhook_id(webhook), await read_model(request, Rotation)
-    row = await new_secret(services, rotated, rotation.overlap)
+    requested_id, rotation = webhook_id(webhook), await read_model(request, Rotation)
+    row = await new_secret(services, requested_id, rotation.overlap)
     return _webhook(row, CreatedWebhook)
 
 
-async def new_secret(services: Services, rotated: WebhookId, overlap_seconds: float) -> WebhookRow:
+async def new_secret(services: Services, webhook: WebhookId, overlap_seconds: float) -> WebhookRow:
     """Makes a new secret. Deliveries are also signed with the old one for `overlap_seconds`. Raises NotFound."""
     until = now_ms() + round(overlap_seconds * 1000) if overlap_seconds else None
-    row = await services.db.write(webhooks.rotate, services.project, rotated, make_secret(), until)
+    row = await services.db.write(webhooks.rotate, services.project, webhook, make_secret(), until)
     _audit(services, row, "given a new secret")
     return row
 
@@ -227,10 +227,10 @@ async def remove_webhook(services: Services, webhook: WebhookId) -> None:
 async def test_webhook(request: Request, webhook: WebhookPath) -> Delivery:
     """Returns the new delivery. Its result appears in the webhook's list of deliveries."""
     services = services_of(request)
-    webhook_to_test = webhook_id(webhook)
+    requested_id = webhook_id(webhook)
 
     def write(conn: Connection) -> DeliveryRow:
-        row = webhooks.get(conn, services.project, webhook_to_test)
+        row = webhooks.get(conn, services.project, requested_id)
         if row.disabled_at is not None:
             raise WebhookDisabled(
                 f"webhook {row.id} is disabled ({row.disabled_why}), so nothing is sent",
@@ -250,19 +250,19 @@ async def list_deliveries(
 ) -> DeliveryList:
     """Lists deliveries of the last 30 days."""
     services = services_of(request)
-    listed = webhook_id(webhook)
+    requested_id = webhook_id(webhook)
     if cursor is not None and not is_id(cursor, "msg"):
         problem = Problem("/query/cursor", "bad_cursor", "is not a cursor of this list", "send next_cursor unchanged")
         raise InvalidQuery([problem])
     before = None if cursor is None else DeliveryId(cursor)
 
     def read(conn: Connection) -> list[DeliveryRow]:
-        webhooks.get(conn, services.project, listed)
-        return deliveries.log(conn, listed, limit + 1, before)
+        webhooks.get(conn, services.project, requested_id)
+        return deliveries.log(conn, requested_id, limit + 1, before)
 
     rows = await services.db.read(read)
-    more = rows[limit - 1].id if len(rows) > limit else None
-    return DeliveryList(data=tuple(map(_delivery, rows[:limit])), next_cursor=more)
+    next_cursor = rows[limit - 1].id if len(rows) > limit else None
+    return DeliveryList(data=tuple(map(_delivery, rows[:limit])), next_cursor=next_cursor)
 
 
 def _delivery(row: DeliveryRow) -> Delivery:

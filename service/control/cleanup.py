@@ -25,37 +25,36 @@ log = logging.getLogger("footplate.control")
 async def rotate(state: ControlState) -> None:
     """Removes the folders of checkpoints that their jobs need not keep."""
     io, remover = state.io, state.io.remover
-    expired = await state.db.read(checkpoints.deleting)
-    if expired:
-        removed = await io.in_thread(remover.remove, state.settings.store, expired, io.clock())
-        if removed:
-            await state.write(lambda conn: checkpoints.mark_deleted(conn, removed))
-    state.counts.checkpoints_stuck = remover.stuck if expired else 0
+    unneeded_checkpoints = await state.db.read(checkpoints.deleting)
+    if unneeded_checkpoints:
+        removed_checkpoints = await io.in_thread(remover.remove, state.settings.store, unneeded_checkpoints, io.clock())
+        if removed_checkpoints:
+            await state.write(checkpoints.mark_deleted, removed_checkpoints)
+    state.counts.checkpoints_stuck = remover.stuck if unneeded_checkpoints else 0
 
 
 async def prune(state: ControlState) -> None:
     """Removes old rows, the files of deleted jobs, and the leftovers of lost attempts."""
     artifacts, now, in_thread = state.settings.store, state.io.now_ms(), state.io.in_thread
     await in_thread(write_probe, artifacts)
-    await state.write(lambda conn: prune_rows(conn, now))
+    await state.write(prune_rows, now)
     errors = await in_thread(prune_deleted, artifacts, await state.db.read(jobs.deleted))
     for job, error in errors.items():
         log.warning("the files of the deleted job %s cannot be removed: %s; control tries again", job, error)
-    lost_attempts = await state.db.read(lambda conn: attempts.lost_between(conn, *late_window(now)))
-    late = await in_thread(prune_late, artifacts, lost_attempts)
-    if late:
-        log.info(
-            "removed %d checkpoints that lost attempts had saved and not reported. The first is %s", len(late), late[0]
-        )
+    lost_attempts = await state.db.read(attempts.lost_between, *late_window(now))
+    late_paths = await in_thread(prune_late, artifacts, lost_attempts)
+    if late_paths:
+        text = "removed %d checkpoints that lost attempts had saved and not reported. The first is %s"
+        log.info(text, len(late_paths), late_paths[0])
     await in_thread(prune_folders, artifacts)
-    old_uploads = await state.db.read(lambda conn: uploads.older_than(conn, now - DAY_MS))
-    removed = [
+    old_uploads = await state.db.read(uploads.older_than, now - DAY_MS)
+    removed_uploads = [
         upload
         for upload in old_uploads
         if await in_thread(delete_folder, artifacts, str(layout.parts_folder(upload))) is None
     ]
-    if removed:
-        await state.write(lambda conn: uploads.forget(conn, removed))
+    if removed_uploads:
+        await state.write(uploads.forget, removed_uploads)
     await in_thread(prune_pins, artifacts, lambda checkpoint: state.db.read_now(checkpoints.find, checkpoint))
 
 

@@ -32,8 +32,7 @@ async def dispatch(state: ControlState) -> None:
         state.counts.start_messages_sent += len(sent_rows)
         for row in sent_rows:
             memory.timers.restart(_key(row), clock)
-        now = state.io.now_ms()
-        await state.write(lambda conn: attempts.mark_sent(conn, sent_rows, now))
+        await state.write(attempts.mark_sent, sent_rows, state.io.now_ms())
         reached(Moment.AFTER_DISPATCH_COMMITS)
     if error is not None:
         memory.send_everything = True

@@ -75,14 +75,14 @@ async def rescue(state: ControlState) -> None:
     memory.rescued_at = clock
     if not state.redis_ok or clock - memory.redis_answered_at > STALE_SECONDS:
         return
-    rescued = await state.write(lambda conn: rescue_operation.rescue(conn, memory.timers, clock, now, settings))
-    if rescued.jobs:
+    effects = await state.write(rescue_operation.rescue, memory.timers, clock, now, settings)
+    if effects.jobs:
         reached(Moment.AFTER_RESCUE_COMMITS)
-    state.counts.add(rescued.counts)
-    for node in rescued.nodes_lost:
+    state.counts.add(effects.counts)
+    for node in effects.nodes_lost:
         log.warning("node %s is lost: no heartbeat for %g s", node, settings.lease_seconds)
-    if rescued.jobs or rescued.stop_requested:
-        state.announce(rescued.jobs)
+    if effects.jobs or effects.stop_requested:
+        state.announce(effects.jobs)
         state.request_new_plan()
 
 

@@ -78,8 +78,7 @@ async def _answer(state: ControlState, messages: Sequence[Received], now: int) -
     """
     if not messages:
         return []
-    stop_left = state.stop_left()
-    effects = await state.try_write(lambda conn: answer(conn, messages, now, state.settings, stop_left))
+    effects = await state.try_write(answer, messages, now, state.settings, state.stop_left())
     if isinstance(effects, InboxEffects):
         return [effects]
     log.error("a claim or heartbeat from the inbox cannot be answered", exc_info=effects)
@@ -100,8 +99,7 @@ def _count(state: ControlState, effects: InboxEffects) -> None:
 
 async def push(state: ControlState) -> None:
     """Pushes each stop and each command once, without waiting for a heartbeat. Replies to heartbeats repeat them."""
-    stop_left = state.stop_left()
-    replies = await state.db.read(lambda conn: unasked_replies(conn, stop_left))
+    replies = await state.db.read(unasked_replies, state.stop_left())
     unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed]
     await state.send([(keys.reply(reply.claim), reply) for reply in unsent])
     state.memory.pushed = set(replies)

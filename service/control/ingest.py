@@ -36,13 +36,13 @@ async def ingest(state: ControlState) -> None:
     state.oldest_unread_ms = int(entries[0][0].partition(b"-")[0])
     transactions = await _store(state, read_entries([fields.get(b"batch") for _, fields in entries], text_of(now)), now)
     reached(Moment.AFTER_INGEST_COMMITS)
-    has_closed = any(ingested.counts.attempts_closed for ingested in transactions)
+    has_closed = any(effects.counts.attempts_closed for effects in transactions)
     if has_closed:
         reached(Moment.AFTER_CLOSE_COMMITS)
     # Readers are woken before the acknowledgement, because the acknowledgement needs Redis and can fail.
-    for ingested in transactions:
-        state.announce(ingested.jobs)
-        state.counts.add(ingested.counts)
+    for effects in transactions:
+        state.announce(effects.jobs)
+        state.counts.add(effects.counts)
     if has_closed:
         state.request_new_plan()
     await _acknowledge(state, [entry_id for entry_id, _ in entries], transactions)
@@ -55,40 +55,37 @@ async def _store(state: ControlState, entries: ParsedEntries, now: int) -> list[
     If this transaction fails, each event gets a transaction of its own, so that only an event with an error is lost.
     A gap with the reason is stored in place of this event.
     """
-    stored = await _commit(state, entries, now)
-    if isinstance(stored, IngestEffects):
-        return [stored]
-    log.error("events could not be stored together, and are stored one by one", exc_info=stored)
+    result = await _commit(state, entries, now)
+    if isinstance(result, IngestEffects):
+        return [result]
+    log.error("events could not be stored together, and are stored one by one", exc_info=result)
     transactions = []
     for event in one_by_one(entries):
-        stored = await _commit(state, event, now)
-        if isinstance(stored, Exception) and event.batches:
-            stored = await _commit(state, as_gap(event, f"it cannot be stored: {stored}", text_of(now)), now)
-        if isinstance(stored, IngestEffects):
-            transactions.append(stored)
+        result = await _commit(state, event, now)
+        if isinstance(result, Exception) and event.batches:
+            result = await _commit(state, as_gap(event, f"it cannot be stored: {result}", text_of(now)), now)
+        if isinstance(result, IngestEffects):
+            transactions.append(result)
         elif event.batches:
             job = event.batches[0].job
-            log.error("an event of job %s cannot be stored, and delays the job's later events", job, exc_info=stored)
+            log.error("an event of job %s cannot be stored, and delays the job's later events", job, exc_info=result)
         else:
-            log.error("an event that cannot be parsed could not be stored in dead_events either", exc_info=stored)
+            log.error("an event that cannot be parsed could not be stored in dead_events either", exc_info=result)
     return transactions
 
 
 async def _commit(state: ControlState, entries: ParsedEntries, now: int) -> IngestEffects | Exception:
-    settings = state.settings
-    backoff, frees = settings.retry_backoff_seconds, isinstance(settings.store, RemoteStore)
-    return await state.try_write(
-        lambda conn: operation.ingest(conn, entries, now, retry_backoff_seconds=backoff, service_frees=frees)
-    )
+    backoff, frees = state.settings.retry_backoff_seconds, isinstance(state.settings.store, RemoteStore)
+    return await state.try_write(operation.ingest, entries, now, retry_backoff_seconds=backoff, service_frees=frees)
 
 
 async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transactions: Sequence[IngestEffects]) -> None:
     """Publishes the watermarks, replies to attempts that ended, and deletes the entries from the stream."""
     async with state.io.redis.pipeline(transaction=False) as pipeline:
-        for ingested in transactions:
-            for (job, attempt, source), watermark in ingested.watermarks.items():
+        for effects in transactions:
+            for (job, attempt, source), watermark in effects.watermarks.items():
                 pipeline.set(keys.watermark(job, attempt, source), watermark, ex=WATERMARK_SECONDS)
-            for claim, reply in ingested.replies.items():
+            for claim, reply in effects.replies.items():
                 push_reply(pipeline, keys.reply(claim), reply)
         pipeline.xdel(keys.EVENTS, *entry_ids)
         await pipeline.execute()

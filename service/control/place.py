@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from footplate.contract import keys
 from footplate.contract.crash_points import Moment, reached
@@ -25,23 +24,23 @@ async def place(state: ControlState) -> None:
     Reading delays no request, but a request waits while a write transaction runs.
     """
     memory, now, clock = state.memory, state.io.now_ms(), state.io.clock()
-    while await state.db.read(lambda conn: queue.has_due(conn, now)):
-        await state.write(lambda conn: queue.make_due_jobs_ready(conn, now))
+    while await state.db.read(queue.has_due, now):
+        await state.write(queue.make_due_jobs_ready, now)
     must_plan = memory.slots_changed or clock - memory.placed_at > REPLAN_SECONDS
     queue_state, memory.queue_state = None if must_plan else memory.queue_state, None
     memory.slots_changed = False
-    plan = await state.db.read(lambda conn: plan_queue(conn, unless=queue_state))
+    plan = await state.db.read(plan_queue, unless=queue_state)
     if plan.is_new:
         memory.placed_at = clock
         for first in range(0, len(plan.placements), STARTED_AT_ONCE):
             placements = plan.placements[first : first + STARTED_AT_ONCE]
-            started_ids = await state.write(partial(start, placements=placements, now=now))
+            started_ids = await state.write(start, placements, now)
             if started_ids:
                 reached(Moment.AFTER_PLACE_COMMITS)
             state.counts.attempts_placed += len(started_ids)
             state.announce(started_ids)
-        if plan.changed or plan.removed_shapes:
-            await state.write(lambda conn: queue.explain(conn, plan.changed, plan.removed_shapes))
+        if plan.new_waits or plan.removed_shapes:
+            await state.write(queue.explain, plan.new_waits, plan.removed_shapes)
     if not plan.placements:
         memory.queue_state = plan.queue_state
     await _want_slots(state, plan.yielding)

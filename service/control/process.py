@@ -13,6 +13,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import ErrorLog
 from service.control.duties import DUTIES, Duty
 from service.control.state import ControlIo, ControlState, LockUncertain
+from service.end_tasks import end_tasks
 from service.redis_client import UNREACHABLE
 from service.settings import ServiceSettings
 from service.store.control_lock import control_lock
@@ -90,7 +91,7 @@ class Control:
         finally:
             self.is_active = False
             self._checked_at = float("-inf")
-            await _end(tasks)
+            await end_tasks(*tasks)
             await self._state.webhook_sender.stop()
             self._lock.release()
 
@@ -131,14 +132,3 @@ class Control:
     async def _sleep(self, seconds: float) -> None:
         if seconds:
             await self._state.io.wait(self._closing, seconds)
-
-
-async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancels the tasks, and repeats the cancel each second until all tasks have ended.
-
-    A library can swallow a cancel that arrives at the same time as an error or a timeout.
-    """
-    while tasks:
-        for task in tasks:
-            task.cancel()
-        _, tasks = await asyncio.wait(tasks, timeout=1.0)

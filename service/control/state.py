@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
@@ -26,11 +26,12 @@ from service.jobs.remove_folders import Remover
 from service.jobs.rescue import Timers, stop_left
 from service.redis_client import UNREACHABLE, connect
 from service.settings import ServiceSettings
-from service.store.database import Database, Write
+from service.store.database import Database
 from service.store.queue import UnclaimedSource
 from service.store.times import now_ms
 from service.webhooks.deliver import WebhookSender
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 BLOCK_SECONDS = 1
@@ -144,7 +145,7 @@ class ControlState:
         counts.ingest_lag_ms = 0 if waits_since is None else max(0, self.io.now_ms() - waits_since)
         return counts.numbers()
 
-    async def write(self, fn: Write[T]) -> T:
+    async def write(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs one write transaction at a time. Two at once could deadlock, because both lock many jobs in any order.
 
         Raises LockUncertain if another control process may hold the lock.
@@ -153,15 +154,17 @@ class ControlState:
         def write(conn: Connection) -> T:
             if not self._is_alone():
                 raise LockUncertain("the lock was not checked for a while, and another control may hold it")
-            return fn(conn)
+            return fn(conn, *args, **kwargs)
 
         async with self._writing:
             return await self.db.write(write)
 
-    async def try_write(self, fn: Write[T]) -> T | Exception:
+    async def try_write(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T | Exception:
         """Does the same as `write`, but returns the error of `fn`. Raises if nothing can be written now."""
         try:
-            return await self.write(fn)
+            return await self.write(fn, *args, **kwargs)
         except (Unavailable, LockUncertain, *UNREACHABLE):
             raise
         except Exception as error:
@@ -178,8 +181,8 @@ class ControlState:
 
     def announce(self, job_ids: Iterable[JobId]) -> None:
         """Wakes the readers that wait for events of these jobs."""
-        if changed := set(job_ids):
-            self._on_events(changed)
+        if changed_jobs := set(job_ids):
+            self._on_events(changed_jobs)
 
     def request_new_plan(self) -> None:
         """Wakes the duty `decide`, which then plans placements again because slots or jobs have changed."""

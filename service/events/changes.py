@@ -94,43 +94,44 @@ class Collector:
 
     def take(self, batch: Batch, source: SourceRow, effects: IngestEffects) -> None:
         key = (source.attempt, source.source)
-        if (changed := self.changes.sources.get(key)) is None:
+        if (source_changes := self.changes.sources.get(key)) is None:
             is_current = holds(self.job, source, batch.attempt, batch.fence, batch.claim)
-            changed = self.changes.sources[key] = SourceChanges(source, is_current, source.watermark)
-        if batch.first > changed.watermark + 1:
-            self._declare_gap(changed, batch.first - 1)
+            source_changes = self.changes.sources[key] = SourceChanges(source, is_current, source.watermark)
+        if batch.first > source_changes.watermark + 1:
+            self._declare_gap(source_changes, batch.first - 1)
         for event in batch.events:
-            if event.seq <= changed.watermark:
+            if event.seq <= source_changes.watermark:
                 effects.counts.events_duplicate += 1
-            elif event.seq > changed.watermark + 1:
+            elif event.seq > source_changes.watermark + 1:
                 effects.counts.events_ahead += 1
-            elif changed.is_done:
+            elif source_changes.is_done:
                 effects.counts.stale_refused += 1
             else:
-                changed.watermark = event.seq
-                self._keep(event, changed, effects.counts)
-        effects.watermarks[self.job.id, source.attempt, source.source] = changed.watermark
+                source_changes.watermark = event.seq
+                self._keep(event, source_changes, effects.counts)
+        effects.watermarks[self.job.id, source.attempt, source.source] = source_changes.watermark
 
-    def _declare_gap(self, changed: SourceChanges, last: int) -> None:
+    def _declare_gap(self, source_changes: SourceChanges, last_seq: int) -> None:
         """Writes a gap event for events that neither SQL nor the journal has, and moves the watermark past them."""
-        source, first, changed.watermark = changed.source, changed.watermark + 1, last
+        source, first_seq, source_changes.watermark = source_changes.source, source_changes.watermark + 1, last_seq
         if self.job.state.is_terminal:
             return
         self.changes.no += 1
-        text = f"events {first} to {last} of attempt {source.attempt} are lost: the node's journal does not have them"
-        data = {"message": text, "source": source.source, "from": first, "to": last, "reason": "not_in_journal"}
+        lost_events = f"events {first_seq} to {last_seq} of attempt {source.attempt}"
+        text = f"{lost_events} are lost: the node's journal does not have them"
+        data = {"message": text, "source": source.source, "from": first_seq, "to": last_seq, "reason": "not_in_journal"}
         gap = events.own_event(self.job.id, self.changes.no, source.attempt, Kind.GAP, data, self.now)
         self.changes.rows.append(gap)
 
-    def _keep(self, event: IncomingEvent, changed: SourceChanges, counts: Counts) -> None:
+    def _keep(self, event: IncomingEvent, source_changes: SourceChanges, counts: Counts) -> None:
         if self.job.state.is_terminal:
             counts.events_late += 1
         else:
             self.changes.no += 1
             counts.events_stored += 1
-            source = changed.source
+            source = source_changes.source
             kind, text = event.kind, event.text
-            if kind == Kind.STATE and not self._reports_running(event, changed):
+            if kind == Kind.STATE and not self._reports_running(event, source_changes):
                 # A state that the job does not enter is stored as a note, so that `state` events match the job's row.
                 kind, text = Kind.NOTE, json.dumps({"message": self._note_text(event, source)})
             elif kind == Kind.GAP:
@@ -145,38 +146,40 @@ class Collector:
                 self.changes.points.take(source.attempt, self.changes.no, event.at, event.step, event.epoch, event.data)
         if event.data is not None:
             try:
-                self._apply(event, event.data, changed)
+                self._apply(event, event.data, source_changes)
             except ValidationError as error:
                 self._refuse(event, f": {error}")
 
-    def _reports_running(self, event: IncomingEvent, changed: SourceChanges) -> bool:
+    def _reports_running(self, event: IncomingEvent, source_changes: SourceChanges) -> bool:
         is_running = event.data is not None and event.data.get("state") == JobState.RUNNING
-        runs = is_running and changed.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
+        runs = is_running and source_changes.is_current and self.job.state in (JobState.STARTING, JobState.RUNNING)
         # If a job has several nodes, only the event of the last node becomes a `state` event.
-        return runs and all(self._runs(source) for source in self.sources if source.source != changed.source.source)
+        return runs and all(
+            self._runs(source) for source in self.sources if source.source != source_changes.source.source
+        )
 
     def _runs(self, source: SourceRow) -> bool:
-        changed = self.changes.sources.get((source.attempt, source.source))
-        return source.running_at is not None or (changed is not None and changed.is_running)
+        source_changes = self.changes.sources.get((source.attempt, source.source))
+        return source.running_at is not None or (source_changes is not None and source_changes.is_running)
 
     def _note_text(self, event: IncomingEvent, source: SourceRow) -> str:
-        reported = str((event.data or {}).get("state"))[:100]
+        reported_state = str((event.data or {}).get("state"))[:100]
         where = f" on node {source.source + 1} of {len(self.sources)}" if len(self.sources) > 1 else ""
-        return f"attempt {source.attempt} reports that it is {reported}{where}"
+        return f"attempt {source.attempt} reports that it is {reported_state}{where}"
 
-    def _apply(self, event: IncomingEvent, data: dict[str, Any], changed: SourceChanges) -> None:
+    def _apply(self, event: IncomingEvent, data: dict[str, Any], source_changes: SourceChanges) -> None:
         """Collects what an event changes in its job, such as progress, metrics, checkpoints or the end of an attempt.
 
         If the source no longer holds the attempt, only its end (`done`) is collected.
         """
         if event.kind == Kind.DONE:
-            changed.end = self._end(event, DoneData.model_validate(data), changed.source)
-        elif not changed.is_current:
+            source_changes.end = self._end(event, DoneData.model_validate(data), source_changes.source)
+        elif not source_changes.is_current:
             return
         elif event.kind in (Kind.LOG, Kind.EVAL):
             self.changes.metrics.update(data)
-        elif event.kind == Kind.NOTE and changed.source.source == 0 and isinstance(data.get("checkpoint"), str):
-            self.changes.continued = changed.source.attempt, data["checkpoint"]
+        elif event.kind == Kind.NOTE and source_changes.source.source == 0 and isinstance(data.get("checkpoint"), str):
+            self.changes.continued = source_changes.source.attempt, data["checkpoint"]
         elif event.kind == Kind.PROGRESS:
             self.changes.progress = ProgressData.model_validate(data).model_dump_json()
         elif event.kind == Kind.SYSTEM:
@@ -187,9 +190,9 @@ class Collector:
             if command.status == "done":
                 self.changes.done_commands.append((event.step or 0, command))
         elif event.kind == Kind.CHECKPOINT:
-            self._checkpoint(event, CheckpointData.model_validate(data), changed.source)
+            self._checkpoint(event, CheckpointData.model_validate(data), source_changes.source)
         elif event.kind == Kind.STATE and data.get("state") == JobState.RUNNING:
-            changed.is_running = True
+            source_changes.is_running = True
 
     def _end(self, event: IncomingEvent, end: DoneData, source: SourceRow) -> DoneData:
         """Returns the end, without its outputs if they are not in the attempt's own folder.

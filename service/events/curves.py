@@ -74,23 +74,23 @@ class Bucket:
     def written(self) -> list[Any]:
         return [self.count, self.reaches, self.least, self.most, self.odd]
 
-    def add(self, later: Bucket) -> None:
+    def add(self, later_bucket: Bucket) -> None:
         """Adds the points of a later bucket. If both have the same lowest or highest value, the earlier point stays."""
-        self.count += later.count
-        if later.reaches is not None and (self.reaches is None or later.reaches > self.reaches):
-            self.reaches = later.reaches
-        if later.least is not None and (self.least is None or later.least[0] < self.least[0]):
-            self.least = later.least
-        if later.most is not None and (self.most is None or later.most[0] > self.most[0]):
-            self.most = later.most
-        self.odd = self.odd or later.odd
+        self.count += later_bucket.count
+        if later_bucket.reaches is not None and (self.reaches is None or later_bucket.reaches > self.reaches):
+            self.reaches = later_bucket.reaches
+        if later_bucket.least is not None and (self.least is None or later_bucket.least[0] < self.least[0]):
+            self.least = later_bucket.least
+        if later_bucket.most is not None and (self.most is None or later_bucket.most[0] > self.most[0]):
+            self.most = later_bucket.most
+        self.odd = self.odd or later_bucket.odd
 
 
 @dataclass(slots=True)
 class Curve:
     """One metric of one attempt: a summary of all points so far, and the bucket of each level that is not full yet."""
 
-    whole: Bucket = field(default_factory=Bucket)
+    summary: Bucket = field(default_factory=Bucket)
     last: Point = (0, 0, "", None, None)
     begins: int | None = None
     """The first step at which the attempt logged this metric."""
@@ -107,7 +107,7 @@ class Curve:
 
     def written(self) -> str:
         document = {
-            "whole": self.whole.written(), "last": self.last, "begins": self.begins, "odd": self.odd,
+            "whole": self.summary.written(), "last": self.last, "begins": self.begins, "odd": self.odd,
             "open": [bucket.written() for bucket in self.open], "nos": self.open[0].nos,
         }  # fmt: skip
         return to_json(document).decode()
@@ -124,10 +124,10 @@ class Curve:
         first, end = 0, len(column.values)
         while first < end:
             until = min(end, first + FAN - self.open[0].count)
-            some = Bucket.of(column, first, until)
-            self.whole.add(some)
-            self.open[0].add(some)
-            self.open[0].nos += some.nos
+            new_bucket = Bucket.of(column, first, until)
+            self.summary.add(new_bucket)
+            self.open[0].add(new_bucket)
+            self.open[0].nos += new_bucket.nos
             first = until
             if self.open[0].count == FAN:
                 yield from self._close()
@@ -135,12 +135,12 @@ class Curve:
     def _close(self) -> Iterator[tuple[int, int, Bucket]]:
         level, size = 0, FAN
         while self.open[level].count == size:
-            full, self.open[level] = self.open[level], Bucket()
-            yield level + 1, self.whole.count // size - 1, full
+            full_bucket, self.open[level] = self.open[level], Bucket()
+            yield level + 1, self.summary.count // size - 1, full_bucket
             level, size = level + 1, size * FAN
             if level == len(self.open):
                 self.open.append(Bucket())
-            self.open[level].add(full)
+            self.open[level].add(full_bucket)
 
 
 @dataclass(slots=True)
@@ -161,14 +161,14 @@ class Column:
         return self.values[place], self.nos[place], self.ats[place], self.steps[place], self.epochs[place]
 
     def highest_step(self, first: int, end: int) -> int | None:
-        some: list[Any] = self.steps[first:end]
+        steps: list[Any] = self.steps[first:end]
         # Nearly always every event has a step, and then max() runs in C.
-        return max(some) if None not in some else max((step for step in some if step is not None), default=None)
+        return max(steps) if None not in steps else max((step for step in steps if step is not None), default=None)
 
     @classmethod
     def of(cls, points: Iterable[Point]) -> Column | None:
         """Makes a column from values of any kind. Returns None if none of the values is a point."""
-        numbers = [(as_number(value), *rest) for value, *rest in points]
+        numbers = [(as_number(value), *origin) for value, *origin in points]
         if not (numeric := [point for point in numbers if point[0] is not None]):
             return None
         values, nos, ats, steps, epochs = map(list, zip(*numeric, strict=True))
@@ -236,8 +236,8 @@ class Gathered:
         for (attempt, names), run in self._runs.items():
             for name in names:
                 runs.setdefault((attempt, name), []).append(run)
-        for (attempt, name), some in runs.items():
-            if column := _column(name, some):
+        for (attempt, name), runs_of_name in runs.items():
+            if column := _column(name, runs_of_name):
                 yield attempt, name, column
 
 
@@ -250,16 +250,16 @@ def _column(name: str, runs: list[_Run]) -> Column | None:
     return Column.of(heapq.merge(*(run.points(name) for run in runs), key=itemgetter(1)))
 
 
-def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
+def keep(conn: Connection, points_by_job: dict[JobId, Gathered]) -> None:
     """Adds new points to the stored curves of their jobs. The caller holds the jobs' locks."""
-    attempts = [(job, attempt) for job, points in gathered.items() for attempt in points.attempts]
+    attempts = [(job, attempt) for job, points in points_by_job.items() for attempt in points.attempts]
     if not attempts:
         return
     rows = {(row.job_id, row.attempt, row.name): row for row in curves.of_attempts(conn, attempts)}
     counts = Counter((job, attempt) for job, attempt, _ in rows)
-    full: list[BucketRow] = []
-    changed: list[CurveRow] = []
-    columns = ((job, *column) for job, points in gathered.items() for column in points.columns())
+    full_buckets: list[BucketRow] = []
+    changed_rows: list[CurveRow] = []
+    columns = ((job, *column) for job, points in points_by_job.items() for column in points.columns())
     for job, attempt, name, column in columns:
         row = rows.get((job, attempt, name))
         if row is None:
@@ -268,14 +268,16 @@ def keep(conn: Connection, gathered: dict[JobId, Gathered]) -> None:
                 continue
             counts[job, attempt] += 1
         curve = Curve() if row is None else Curve.read(row.body)
-        full += bucket_rows(job, attempt, name, curve.feed(column))
-        changed.append(CurveRow(job, attempt, name, curve.written(), row.until if row else None))
-    curves.add(conn, full)
-    curves.save(conn, changed)
+        full_buckets += bucket_rows(job, attempt, name, curve.feed(column))
+        changed_rows.append(CurveRow(job, attempt, name, curve.written(), row.until if row else None))
+    curves.add(conn, full_buckets)
+    curves.save(conn, changed_rows)
 
 
-def bucket_rows(job: JobId, attempt: int, name: str, full: Iterable[tuple[int, int, Bucket]]) -> Iterator[BucketRow]:
-    for level, place, bucket in full:
+def bucket_rows(
+    job: JobId, attempt: int, name: str, full_buckets: Iterable[tuple[int, int, Bucket]]
+) -> Iterator[BucketRow]:
+    for level, place, bucket in full_buckets:
         nos = to_json(_steps_between(bucket.nos)).decode() if level == 1 else None
         yield BucketRow(job, attempt, name, level, place, bucket.reaches, to_json(bucket.written()).decode(), nos)
 

@@ -82,7 +82,7 @@ def read_entries(payloads: Iterable[bytes | None], now_text: str) -> ParsedEntri
     return entries
 
 
-def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Batch:
+def _batch(raw: bytes | None, now_text: str, dead_entries: list[tuple[str, str]]) -> Batch:
     if raw is None:
         raise ValueError("the entry has no field 'batch'")
     document = _parse(raw)
@@ -93,9 +93,9 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
             raise ValueError(f"`{name}` must be an integer from 0 to {MAX_INTEGER}, and is {document[name]!r}")
     if not isinstance(document["claim"], str) or not isinstance(document["events"], list):
         raise ValueError("`claim` must be a string, and `events` a list")
-    first = document.get("first", 1)
-    if type(first) is not int or not 1 <= first <= MAX_SEQ:
-        raise ValueError(f"`first` must be an integer from 1 to {MAX_SEQ}, and is {first!r}")
+    first_seq = document.get("first", 1)
+    if type(first_seq) is not int or not 1 <= first_seq <= MAX_SEQ:
+        raise ValueError(f"`first_seq` must be an integer from 1 to {MAX_SEQ}, and is {first_seq!r}")
     # JSON has no infinite numbers. A search for their names is cheaper than walking every value.
     has_wild_numbers = b"NaN" in raw or b"Infinity" in raw
     events = []
@@ -104,7 +104,7 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
             events.append(_incoming(event, has_wild_numbers))
         except UNREADABLE as error:
             seq = _seq(event)
-            dead.append((f"event {seq} of {document['job']}: {error}", repr(event)[:MAX_DATA_BYTES]))
+            dead_entries.append((f"event {seq} of {document['job']}: {error}", repr(event)[:MAX_DATA_BYTES]))
             events.append(_gap(seq, str(error), now_text))
     return Batch(
         job=JobId(document["job"]),
@@ -113,7 +113,7 @@ def _batch(raw: bytes | None, now_text: str, dead: list[tuple[str, str]]) -> Bat
         claim=ClaimId(document["claim"]),
         source=document["source"],
         events=events,
-        first=first,
+        first=first_seq,
     )
 
 

@@ -110,8 +110,8 @@ def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
 
     Each report repeats all metrics of the run. An unchanged value is not a new point of its curve.
     """
-    before = loads(job.metrics) or {}
-    metrics = {name: value for name, value in json_safe(news.metrics).items() if before.get(name) != value}
+    old_metrics = loads(job.metrics) or {}
+    metrics = {name: value for name, value in json_safe(news.metrics).items() if old_metrics.get(name) != value}
     evals = {name: value for name, value in metrics.items() if name.startswith("eval_")}
     logs = {name: value for name, value in metrics.items() if name not in evals}
     progress = _progress_of(job, news)
@@ -126,20 +126,20 @@ def _record(conn: Connection, job: JobRow, news: Report, now: int) -> None:
             points.take(ATTEMPT, no, row.at, progress.step, progress.epoch, data)
     events.insert_many(conn, rows)
     curves.keep(conn, {job.id: points})
-    latest_metrics, _ = latest(before, metrics)
+    latest_metrics, _ = latest(old_metrics, metrics)
     jobs.record(conn, job.id, last_no=no, progress=progress.model_dump_json(), metrics=json.dumps(latest_metrics))
     attempts.set_running_time(conn, job.id, ATTEMPT, now - (job.started_at or now))
 
 
 def _progress_of(job: JobRow, news: Report) -> ProgressData:
     """Returns the progress after a report. Without any number of steps, a step is one percent."""
-    before = _progress(job)
-    follows = _steps(100 * news.step / news.percent) if news.step and news.percent else None
-    max_steps = news.max_steps or follows or before.get("max_steps") or 100
-    step = before.get("step", 0) if news.step is None else news.step
+    old_progress = _progress(job)
+    computed_steps = _steps(100 * news.step / news.percent) if news.step and news.percent else None
+    max_steps = news.max_steps or computed_steps or old_progress.get("max_steps") or 100
+    step = old_progress.get("step", 0) if news.step is None else news.step
     if news.is_last or (news.step is None and news.percent is not None):
         step = _steps(max_steps * (news.percent or 0) / 100)
-    epoch = before.get("epoch", 0.0) if news.epoch is None else news.epoch
+    epoch = old_progress.get("epoch", 0.0) if news.epoch is None else news.epoch
     return ProgressData(step=step, max_steps=max_steps, epoch=epoch, eta_s=news.eta_s)
 
 

@@ -48,8 +48,8 @@ def ingest(
     rotated_status = checkpoints.DELETING if service_frees else checkpoints.DELETED
     collectors = {}
     for job_id, job in locked_jobs.items():
-        current = [row for row in sources.values() if (row.job_id, row.attempt) == (job_id, job.attempt)]
-        collectors[job_id] = Collector(job, now, current, rotated_status)
+        current_sources = [row for row in sources.values() if (row.job_id, row.attempt) == (job_id, job.attempt)]
+        collectors[job_id] = Collector(job, now, current_sources, rotated_status)
     for batch in entries.batches:
         key = (batch.job, batch.attempt, batch.source)
         source = sources.get(key)
@@ -90,8 +90,8 @@ def _write(
     for step, command in changes.done_commands:
         if command.asked is not None:
             commands.done(conn, job_id, command.asked, step, command.set, evaluated=command.evaluate)
-    for changed in changes.sources.values():
-        _save_source(conn, changed, now)
+    for source_changes in changes.sources.values():
+        _save_source(conn, source_changes, now)
     _start_running(conn, changes, now)
     _close(conn, changes, now, effects, retry_backoff_seconds)
     if changes.committed:
@@ -121,7 +121,7 @@ def _record(conn: Connection, changes: JobChanges, now: int, effects: IngestEffe
         columns["failed_without_checkpoint"] = 0
     if columns:
         jobs.record(conn, job.id, **columns)
-    if is_cut and not events.has_own(conn, job.id, Kind.NOTE, LEFT_OUT):
+    if is_cut and not events.has_note(conn, job.id, LEFT_OUT):
         events.append(conn, job.id, Kind.NOTE, {"message": LEFT_OUT}, now)
     if changes.running_ms:
         attempts.set_running_time(conn, job.id, job.attempt, changes.running_ms)
@@ -136,17 +136,17 @@ def _continue(conn: Connection, changes: JobChanges) -> str | None:
     return continue_at(conn, changes.job, start, attempt=attempt) if start else changes.job.metrics
 
 
-def _save_source(conn: Connection, changed: SourceChanges, now: int) -> None:
-    source = changed.source
+def _save_source(conn: Connection, source_changes: SourceChanges, now: int) -> None:
+    source = source_changes.source
     columns: dict[str, Any] = {}
-    if changed.watermark != source.watermark:
-        columns["watermark"] = changed.watermark
-    if changed.is_running and source.running_at is None:
+    if source_changes.watermark != source.watermark:
+        columns["watermark"] = source_changes.watermark
+    if source_changes.is_running and source.running_at is None:
         columns["running_at"] = now
-    if changed.end is not None:
-        columns["done"] = changed.end.model_dump_json()
+    if source_changes.end is not None:
+        columns["done"] = source_changes.end.model_dump_json()
         columns["ended_at"] = source.ended_at or now
-        if changed.end.stop == "drain":
+        if source_changes.end.stop == "drain":
             # Until the node's own heartbeat reports the drain, the job could otherwise be placed on this node again.
             nodes.mark_draining(conn, source.node, source.boot)
     if columns:
@@ -159,7 +159,7 @@ def _start_running(conn: Connection, changes: JobChanges, now: int) -> None:
     No further `state` event is written, because the last node's event is stored.
     """
     job = changes.job
-    if job.state is not JobState.STARTING or not any(changed.is_running for changed in changes.sources.values()):
+    if job.state is not JobState.STARTING or not any(entry.is_running for entry in changes.sources.values()):
         return
     if any(source.running_at is None for source in attempts.sources_of(conn, job.id, job.attempt)):
         return
@@ -174,12 +174,12 @@ def _close(
     conn: Connection, changes: JobChanges, now: int, effects: IngestEffects, retry_backoff_seconds: float
 ) -> None:
     """Ends the attempt if all of its sources have ended. If one source failed, sends stop requests to the others."""
-    if not any(changed.is_current and changed.end is not None for changed in changes.sources.values()):
+    if not any(entry.is_current and entry.end is not None for entry in changes.sources.values()):
         return
     sources = attempts.sources_of(conn, changes.job.id, changes.job.attempt)
-    if going_on := [source for source in sources if source.done is None and source.claim is not None]:
+    if running_sources := [source for source in sources if source.done is None and source.claim is not None]:
         stop = multi_node.stop_of(sources)
-        for source in going_on if stop else ():
+        for source in running_sources if stop else ():
             effects.replies[ClaimId(str(source.claim))] = AttemptReply(
                 claim=ClaimId(str(source.claim)), stop=stop, watermark=source.watermark
             )
@@ -194,14 +194,14 @@ def _close(
 def _answer(changes: JobChanges, effects: IngestEffects) -> None:
     """Adds a reply for each source that has ended, was replaced, or has a new stored checkpoint."""
     stored_step = changes.committed[-1].step if changes.committed else None
-    for changed in changes.sources.values():
-        claim = changed.source.claim
-        if claim is None or (changed.is_current and not changed.is_done and stored_step is None):
+    for source_changes in changes.sources.values():
+        claim = source_changes.source.claim
+        if claim is None or (source_changes.is_current and not source_changes.is_done and stored_step is None):
             continue
         effects.replies[claim] = AttemptReply(
             claim=claim,
-            superseded=not (changed.is_current or changed.is_done),
-            watermark=changed.watermark,
-            stored_step=stored_step if changed.is_current else None,
-            closed=changed.is_done or changes.job.state.is_terminal,
+            superseded=not (source_changes.is_current or source_changes.is_done),
+            watermark=source_changes.watermark,
+            stored_step=stored_step if source_changes.is_current else None,
+            closed=source_changes.is_done or changes.job.state.is_terminal,
         )

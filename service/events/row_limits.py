@@ -22,19 +22,19 @@ LEFT_OUT = (
 )
 
 
-def latest(before: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def latest(old_metrics: dict[str, Any], new_metrics: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Returns the metrics that a job's row keeps, and True if any were left out.
 
-    New values replace those of `before`. If there are too many names, the names in `before` stay.
+    New values replace those of `old_metrics`. If there are too many names, the names in `old_metrics` stay.
     """
     metrics: dict[str, Any] = {}
     size = 2
-    for name, value in (before | new).items():
+    for name, value in (old_metrics | new_metrics).items():
         cost = len(json.dumps({name: value})) if _fits(name, value) else MAX_METRICS_BYTES
         if len(metrics) < MAX_NAMES and size + cost <= MAX_METRICS_BYTES:
             metrics[name] = value
             size += cost
-    return metrics, len(metrics) < len(before.keys() | new.keys())
+    return metrics, len(metrics) < len(old_metrics.keys() | new_metrics.keys())
 
 
 def _fits(name: str, value: Any) -> bool:

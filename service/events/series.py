@@ -49,10 +49,10 @@ ALL_STEPS = Steps()
 
 def summaries(conn: Connection, job: JobId) -> list[MetricSummary]:
     """Returns a summary of each metric of a job, sorted by name. Metrics of which no point counts are left out."""
-    stored = _stored_curves(conn, job)
+    stored_curves = _stored_curves(conn, job)
     events = _Events(conn, job)
     by_name: dict[str, list[_CurvePiece]] = {}
-    for (attempt, name), (curve, before) in stored.items():
+    for (attempt, name), (curve, before) in stored_curves.items():
         by_name.setdefault(name, []).append(_CurvePiece(conn, events, attempt, name, curve, before, ALL_STEPS))
     return [_summary(name, by_name[name]) for name in sorted(by_name) if any(piece.count for piece in by_name[name])]
 
@@ -66,16 +66,16 @@ def _summary(name: str, pieces: Sequence[_CurvePiece]) -> MetricSummary:
 
     drawable = [piece for piece in pieces if piece.count]
     extremes = [(*piece.extremes(), piece.attempt) for piece in drawable]
-    least = [(low, attempt) for low, _, attempt in extremes if low is not None]
-    most = [(high, attempt) for _, high, attempt in extremes if high is not None]
+    lowest_points = [(low, attempt) for low, _, attempt in extremes if low is not None]
+    highest_points = [(high, attempt) for _, high, attempt in extremes if high is not None]
     return MetricSummary(
         name=name,
-        count=sum(piece.curve.whole.count for piece in pieces),
+        count=sum(piece.curve.summary.count for piece in pieces),
         not_finite=sum(piece.curve.odd for piece in pieces),
         last=seen_metric(drawable[-1].last(), drawable[-1].attempt),
         # If several attempts have the same lowest or highest value, the earliest attempt counts.
-        min=seen_metric(*min(least, key=lambda seen: seen[0][0])) if least else None,
-        max=seen_metric(*max(most, key=lambda seen: seen[0][0])) if most else None,
+        min=seen_metric(*min(lowest_points, key=lambda entry: entry[0][0])) if lowest_points else None,
+        max=seen_metric(*max(highest_points, key=lambda entry: entry[0][0])) if highest_points else None,
     )
 
 
@@ -84,19 +84,18 @@ def series(
     job: JobId,
     names: Sequence[str],
     points: int,
-    *,
     axis: Axis = "step",
     everything: bool = False,
     steps: Steps = ALL_STEPS,
 ) -> list[Series]:
     """Returns curves in the order of the names, with the points of these steps. A curve without points is empty."""
-    stored = _stored_curves(conn, job)
+    stored_curves = _stored_curves(conn, job)
     events = _Events(conn, job)
     all_series = []
     for name in names:
         pieces = [
             _CurvePiece(conn, events, attempt, name, curve, None if everything else before, steps)
-            for (attempt, curve_name), (curve, before) in stored.items()
+            for (attempt, curve_name), (curve, before) in stored_curves.items()
             if curve_name == name
         ]
         all_series.append(_draw(job, name, pieces, points, axis))
@@ -148,12 +147,12 @@ def _draw(job: JobId, name: str, pieces: Sequence[_CurvePiece], points: int, axi
             attempts.append(SeriesAttempt(attempt=piece.attempt, first=len(xs)))
             few = max(1, groups * piece.count // point_count - 1)
             visible_points = piece.exactly() if point_count <= points else piece.in_groups(few)
-            placed = [point for point in visible_points if point[place] is not None]
-            xs += [point[place] for point in placed]
-            ys += [point[0] for point in placed]
-            steps += [point[3] for point in placed]
+            drawn_points = [point for point in visible_points if point[place] is not None]
+            xs += [point[place] for point in drawn_points]
+            ys += [point[0] for point in drawn_points]
+            steps += [point[3] for point in drawn_points]
     return Series(
-        job=job, name=name, count=sum(piece.curve.whole.count for piece in pieces),
+        job=job, name=name, count=sum(piece.curve.summary.count for piece in pieces),
         left_out=sum(piece.left_out for piece in pieces), exact=point_count <= points, attempts=tuple(attempts),
         x=tuple(xs), y=tuple(ys), steps=None if axis == "step" else tuple(steps),
     )  # fmt: skip
@@ -167,8 +166,8 @@ class _CurvePiece:
     ) -> None:
         self._conn, self._events = conn, events
         self.attempt, self._name, self.curve = attempt, name, curve
-        self._until = curve.whole.count if before is None else self._place_of(before)
-        self.left_out = curve.whole.count - self._until
+        self._until = curve.summary.count if before is None else self._place_of(before)
+        self.left_out = curve.summary.count - self._until
         if steps.last is not None:
             self._until = min(self._until, self._place_of(steps.last + 1))
         self._first = 0 if steps.first is None else min(self._until, self._place_of(steps.first))
@@ -183,13 +182,13 @@ class _CurvePiece:
     def extremes(self) -> tuple[Point | None, Point | None]:
         """Returns the lowest and the highest point that are numbers."""
         if self._is_whole:
-            return self.curve.whole.least, self.curve.whole.most
+            return self.curve.summary.least, self.curve.summary.most
         ((_, least, most, _),) = _grouped(self._buckets(len(self.curve.open), 0, self._until), self.count)
         return least, most
 
     @property
     def _is_whole(self) -> bool:
-        return self.count == self.curve.whole.count
+        return self.count == self.curve.summary.count
 
     def exactly(self) -> list[Point]:
         return self._points(self._first, self._until)
@@ -204,8 +203,8 @@ class _CurvePiece:
         # much.
         while self.count / FAN ** (level + 1) >= groups / 4:
             level += 1
-        grouped = _grouped(self._buckets(level, self._first, self._until), self.count / groups)
-        points = {point[1]: point for _, *group_points in grouped for point in group_points if point is not None}
+        all_groups = _grouped(self._buckets(level, self._first, self._until), self.count / groups)
+        points = {point[1]: point for _, *group_points in all_groups for point in group_points if point is not None}
         ends = (*self._points(self._first, self._first + 1), *self._points(self._until - 1, self._until))
         points |= {point[1]: point for point in ends}
         return [points[no] for no in sorted(points)]
@@ -242,10 +241,10 @@ class _CurvePiece:
 
     def _place_of(self, step: int) -> int:
         """Returns the number of points before the first point at `step` or a later step."""
-        whole = self.curve.whole
-        if whole.reaches is None or whole.reaches < step:
-            return whole.count
-        first, until = 0, whole.count
+        summary = self.curve.summary
+        if summary.reaches is None or summary.reaches < step:
+            return summary.count
+        first, until = 0, summary.count
         for level in range(len(self.curve.open), 0, -1):
             size = FAN**level
             where = self._stretch(level, first // size, until // size)
@@ -255,8 +254,8 @@ class _CurvePiece:
             else:
                 first, until = place * size, (place + 1) * size
         points = self._points(first, until)
-        reached = (place for place, point in enumerate(points) if point[3] is not None and point[3] >= step)
-        return first + next(reached, len(points))
+        places_reached = (place for place, point in enumerate(points) if point[3] is not None and point[3] >= step)
+        return first + next(places_reached, len(points))
 
     def _stretch(self, level: int, first: int, until: int) -> BucketRange:
         return BucketRange(self._events.job, self.attempt, self._name, level, first, until)
@@ -287,8 +286,8 @@ class _Events:
         self._events_by_no: dict[int, tuple[str, int | None, float | None, dict[str, Any]]] = {}
 
     def points(self, name: str, nos: Sequence[int]) -> list[Point]:
-        if missing := [no for no in nos if no not in self._events_by_no]:
-            for no, (at, step, epoch, data) in curves.points(self._conn, self.job, missing).items():
+        if missing_nos := [no for no in nos if no not in self._events_by_no]:
+            for no, (at, step, epoch, data) in curves.points(self._conn, self.job, missing_nos).items():
                 # The faster parser refuses half a surrogate pair, which a note beside the metric may hold.
                 self._events_by_no[no] = at, step, epoch, json.loads(data)
         rows = ((no, *self._events_by_no[no]) for no in nos)

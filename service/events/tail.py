@@ -19,7 +19,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -28,6 +27,7 @@ from footplate.contract.errors import FootplateError
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
+from service.end_tasks import end_tasks
 from service.store import events, job_list, jobs
 from service.store.database import Database
 from service.store.job_list import JobFilter, JobHead
@@ -139,9 +139,7 @@ class Channel:
 
     async def _read(self, cursor: int, view: View) -> EventPage:
         version = self._version
-        page = await self._db.read(
-            partial(_look, project=self.project, job=self.job, cursor=cursor, view=view, version=version)
-        )
+        page = await self._db.read(_look, self.project, self.job, cursor, view, version)
         self.head = page.head
         return page
 
@@ -185,8 +183,8 @@ class Tail:
             return
         if threading.get_ident() == self._thread:
             self._wake(job_ids)
-        elif watched := [job for job in job_ids if job in self._channels]:
-            self._loop.call_soon_threadsafe(self._wake, watched)
+        elif watched_jobs := [job for job in job_ids if job in self._channels]:
+            self._loop.call_soon_threadsafe(self._wake, watched_jobs)
 
     def _wake(self, job_ids: Iterable[JobId]) -> None:
         for job in job_ids:
@@ -233,26 +231,25 @@ class Tail:
     async def since(self, filter: JobFilter, moment: int) -> JobsSeen:
         """Returns the jobs that match the filter. Jobs created since `moment` are included even if they have ended."""
         at = now_ms()
-        heads = await self._db.read(partial(job_list.to_follow, filter=filter, limit=MOST_JOBS + 1, since=moment))
+        heads = await self._db.read(job_list.to_follow, filter, MOST_JOBS + 1, moment)
         return JobsSeen(at, heads)
 
     async def _look_anyway(self) -> None:
         while True:
             await asyncio.sleep(FALLBACK_SECONDS)
-            watched = list(self._channels)
+            watched_jobs = list(self._channels)
             # If SQL is unreachable, the readers themselves get the error.
             with suppress(FootplateError):
-                heads = await self._db.read(partial(jobs.heads, job_ids=watched)) if watched else {}
+                heads = await self._db.read(jobs.heads, watched_jobs) if watched_jobs else {}
                 # A deleted job is not in `heads`. Its readers are woken, too, and then see that the job is gone.
-                channels = [channel for job in watched for channel in self._channels.get(job, {}).values()]
+                channels = [channel for job in watched_jobs for channel in self._channels.get(job, {}).values()]
                 self._wake({channel.job for channel in channels if channel.head != heads.get(channel.job)})
 
     async def close(self) -> None:
         """Ends every reader's loop, so that the server can stop."""
         self.is_closed = True
         if self._poll is not None:
-            self._poll.cancel()
-            await asyncio.gather(self._poll, return_exceptions=True)
+            await end_tasks(self._poll)
         for channels in self._channels.values():
             for channel in channels.values():
                 channel.is_closed = True

@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 from footplate.contract.errors import PreconditionFailed
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
-from footplate.contract.layout import job_folder
 from footplate.contract.lifecycle import Action
 from service.jobs import start_checkpoint
 from service.jobs.stopping import refuse
@@ -67,11 +66,11 @@ def require_version(job: JobRow, version: int | None) -> None:
         )
 
 
-def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_version: int | None = None) -> list[str]:
-    """Deletes a job from SQL and returns its folders, relative to the artifact store, which the caller then deletes.
+def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_version: int | None = None) -> None:
+    """Deletes a job from SQL. The caller then deletes its folder in the artifact store.
 
     Raises NotFound, Conflict, CheckpointInUse, and PreconditionFailed if the job is no longer at `if_version`. The
-    caller may die before the folders are deleted, so prune looks for them again.
+    caller may die before the folder is deleted, so prune looks for it again.
     """
     job = jobs.lock_for_user(conn, project, job_id)
     require_version(job, if_version)
@@ -80,4 +79,3 @@ def delete(conn: Connection, project: str, job_id: JobId, now: int, *, if_versio
     start_checkpoint.require_unheld(conn, job_id)
     jobs.erase(conn, job_id)
     jobs.remember_deleted(conn, job_id, now)
-    return [str(job_folder(job_id))]

@@ -49,11 +49,11 @@ def attempt_beat(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopL
     watermark = source.watermark if source else 0
     if source is None or not holds(job, source, beat.attempt, beat.fence, beat.claim):
         is_done = source is not None and source.claim == beat.claim and source.done is not None
-        closed = source is None or is_done or job.state.is_terminal
+        is_closed = source is None or is_done or job.state.is_terminal
         if source is not None and source.claim == beat.claim and not is_done and not job.state.is_terminal:
             _note_superseded(conn, beat, now)
         return AttemptReply(
-            claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=closed
+            claim=beat.claim, number=beat.number, superseded=not is_done, watermark=watermark, closed=is_closed
         )
     stop = multi_node.stop_of(sources) or stop_of(job, stop_left)
     stored_step = checkpoints.stored_step(conn, job.id, job.attempt)
@@ -70,14 +70,14 @@ def _note_superseded(conn: Connection, beat: AttemptBeat, now: int) -> None:
     text = (
         f"attempt {beat.attempt} reported again after it was declared lost; it is stopped, and its events do not count"
     )
-    if not events.has_own(conn, beat.job, Kind.NOTE, text):
+    if not events.has_note(conn, beat.job, text):
         events.append(conn, beat.job, Kind.NOTE, {"message": text, "code": "superseded"}, now)
 
 
 def holds(job: JobRow, source: SourceRow, attempt: int, fence: int, claim: str) -> bool:
     """Returns True if this claim of this attempt holds the job now, so that its events and heartbeats count."""
-    current = job.state.holds_slots and (job.attempt, job.fence) == (attempt, fence)
-    return current and source.attempt == attempt and source.claim == claim and source.ended_at is None
+    is_current = job.state.holds_slots and (job.attempt, job.fence) == (attempt, fence)
+    return is_current and source.attempt == attempt and source.claim == claim and source.ended_at is None
 
 
 def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
@@ -92,15 +92,15 @@ def stop_of(job: JobRow, stop_left: StopLeft) -> Stop | None:
 
 def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, effects: Effects) -> NodeReply:
     """Returns the reply to a node's heartbeat. Adds the changes of jobs to `effects`."""
-    previous = nodes.find(conn, beat.node)
-    if previous is not None and beat.boot < previous.boot:
+    old_row = nodes.find(conn, beat.node)
+    if old_row is not None and beat.boot < old_row.boot:
         why = f"node {beat.node} was started again under a later boot id, so this older worker gets no work"
         return NodeReply(number=beat.number, refused=why)
     if beat.catalogue is not None and beat.catalogue_hash is not None:
         nodes.keep_catalogue(conn, beat.catalogue_hash, beat.catalogue, now)
-    row = _row(conn, beat, previous, now)
-    changed = _keep(conn, row, previous)
-    effects.has_new_capacity |= changed and row.takes_work
+    row = _row(conn, beat, old_row, now)
+    has_changed = _keep(conn, row, old_row)
+    effects.has_new_capacity |= has_changed and row.takes_work
     for source in attempts.open_sources(conn, [beat.node]):
         if source.claim is not None and source.boot != beat.boot:
             lose(conn, source.job_id, source.attempt, "its node was started again", now, settings, effects)
@@ -121,8 +121,8 @@ def node_beat(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSetti
     )
 
 
-def _row(conn: Connection, beat: NodeBeat, stored: NodeRow | None, now: int) -> NodeRow:
-    is_new_boot = stored is not None and stored.boot != beat.boot
+def _row(conn: Connection, beat: NodeBeat, old_row: NodeRow | None, now: int) -> NodeRow:
+    is_new_boot = old_row is not None and old_row.boot != beat.boot
     return NodeRow(
         id=beat.node,
         name=beat.name,
@@ -133,44 +133,46 @@ def _row(conn: Connection, beat: NodeBeat, stored: NodeRow | None, now: int) -> 
         lost=False,
         draining=beat.draining,
         # A restarted node takes work again.
-        drain_requested=stored.drain_requested and not is_new_boot if stored else False,
+        drain_requested=old_row.drain_requested and not is_new_boot if old_row else False,
         consuming=beat.consuming,
         store_ok=beat.store_ok,
         trouble=beat.trouble,
         exposed=beat.exposed,
         roots=None if beat.roots is None else beat.roots.model_dump_json(),
-        refused=protocol_refusal(beat.protocol) or _gpu_announced_twice(conn, beat, stored),
+        refused=protocol_refusal(beat.protocol) or _gpu_announced_twice(conn, beat, old_row),
         protocol=beat.protocol,
         catalogue_hash=beat.catalogue_hash,
         versions=json.dumps(beat.versions),
-        first_seen_at=stored.first_seen_at if stored else now,
+        first_seen_at=old_row.first_seen_at if old_row else now,
         seen_at=now,
     )
 
 
-def _gpu_announced_twice(conn: Connection, beat: NodeBeat, stored: NodeRow | None) -> str | None:
-    announced = {gpu.uuid for gpu in beat.gpus}
-    was_fine = stored is not None and stored.boot == beat.boot and not stored.lost and stored.refused is None
-    if not announced or was_fine:
+def _gpu_announced_twice(conn: Connection, beat: NodeBeat, old_row: NodeRow | None) -> str | None:
+    announced_uuids = {gpu.uuid for gpu in beat.gpus}
+    was_fine = old_row is not None and old_row.boot == beat.boot and not old_row.lost and old_row.refused is None
+    if not announced_uuids or was_fine:
         return None
-    for other in nodes.all_nodes(conn):
-        if other.id != beat.node and not other.lost and other.refused is None:
-            shared = announced & {gpu["uuid"] for gpu in json.loads(other.gpus)}
-            if shared:
-                return f"GPU {min(shared)} is already announced by node {other.name} ({other.id})"
+    for other_node in nodes.all_nodes(conn):
+        if other_node.id != beat.node and not other_node.lost and other_node.refused is None:
+            shared_uuids = announced_uuids & {gpu["uuid"] for gpu in json.loads(other_node.gpus)}
+            if shared_uuids:
+                return f"GPU {min(shared_uuids)} is already announced by node {other_node.name} ({other_node.id})"
     return None
 
 
-def _keep(conn: Connection, row: NodeRow, stored: NodeRow | None) -> bool:
+def _keep(conn: Connection, row: NodeRow, old_row: NodeRow | None) -> bool:
     """Stores a node's row. Returns True if any field but the time of the last heartbeat has changed."""
-    if stored is None:
+    if old_row is None:
         nodes.insert_node(conn, row)
         return True
-    changed = {
-        name: getattr(row, name) for name in NodeRow.__dataclass_fields__ if getattr(row, name) != getattr(stored, name)
+    columns = {
+        name: getattr(row, name)
+        for name in NodeRow.__dataclass_fields__
+        if getattr(row, name) != getattr(old_row, name)
     }
-    nodes.change(conn, row.id, **changed | {"seen_at": row.seen_at})
-    return bool(changed.keys() - {"seen_at"})
+    nodes.change(conn, row.id, **columns | {"seen_at": row.seen_at})
+    return bool(columns.keys() - {"seen_at"})
 
 
 def _drain(

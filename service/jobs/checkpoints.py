@@ -13,7 +13,7 @@ from footplate.contract.ids import JobId
 from service.jobs import start_checkpoint
 from service.jobs.prune import rotate
 from service.store import checkpoints, events, jobs
-from service.store.checkpoints import BEST, COMMITTED, CORRUPT, DELETED, DELETING, LATEST
+from service.store.checkpoints import BEST, COMMITTED, CORRUPT, DELETING, GONE, LATEST
 from service.store.rows import CheckpointRow, JobRow
 
 
@@ -62,7 +62,7 @@ def drop(
     job = jobs.lock_for_user(conn, project, job_id)
     rows = checkpoints.of_job(conn, job_id)
     row = _named(rows, job, name)
-    if row.status in (DELETING, DELETED):
+    if row.status in GONE:
         return CheckpointDeletion(row, 0)
     if row.is_pinned:
         raise CheckpointPinned(
@@ -71,26 +71,33 @@ def drop(
     start_checkpoint.require_unheld(conn, job_id, row.id)
     _refuse_what_is_needed(job, rows, row)
     # If an attempt saved a step twice, two rows have the same folder, and the newer row has its size.
-    frees = next(other for other in rows if other.path == row.path).bytes
+    freed_bytes = next(other_row for other_row in rows if other_row.path == row.path).bytes
     checkpoints.mark(conn, job_id, [row.path], DELETING)
-    text = f"checkpoint {row.id}, of step {row.step}, was deleted and frees {frees:,} bytes"
+    text = f"checkpoint {row.id}, of step {row.step}, was deleted and frees {freed_bytes:,} bytes"
     events.append(conn, job_id, Kind.NOTE, {"message": text, "checkpoint": row.id}, now, by=by)
-    return CheckpointDeletion(replace(row, status=DELETING), frees)
+    return CheckpointDeletion(replace(row, status=DELETING), freed_bytes)
 
 
 def _refuse_what_is_needed(job: JobRow, rows: Sequence[CheckpointRow], row: CheckpointRow) -> None:
     if job.state.is_terminal:
         return
     # The last checkpoint stays even if it is corrupt, because the job would otherwise look like one that saved none.
-    enough = (COMMITTED,) if row.status == COMMITTED else (COMMITTED, CORRUPT)
-    alternatives = [other for other in rows if other.status in enough and other.path != row.path]
+    usable_statuses = (COMMITTED,) if row.status == COMMITTED else (COMMITTED, CORRUPT)
+    alternatives = [
+        other_row for other_row in rows if other_row.status in usable_statuses and other_row.path != row.path
+    ]
     if not alternatives:
         raise CheckpointNeeded(
             f"checkpoint {row.id} cannot be deleted: job {job.id}, which is {job.state}, can continue from no other",
             hint="cancel the job, or wait until it has saved another checkpoint",
         )
-    newest = next((other for other in rows if other.status == COMMITTED), None)
-    if job.state.holds_slots and newest is not None and newest.attempt == job.attempt and newest.path == row.path:
+    newest_row = next((other_row for other_row in rows if other_row.status == COMMITTED), None)
+    if (
+        job.state.holds_slots
+        and newest_row is not None
+        and newest_row.attempt == job.attempt
+        and newest_row.path == row.path
+    ):
         # Training may have deleted the older checkpoints already, although the event about that has not arrived yet.
         raise CheckpointNeeded(
             f"checkpoint {row.id} cannot be deleted: it is the newest, from which the next attempt continues",
@@ -136,9 +143,9 @@ def unpin(
 def remove_links(conn: Connection, row: CheckpointRow, remove: Callable[[CheckpointRow], None]) -> None:
     """Deletes the links of a checkpoint that is not pinned. The job is locked meanwhile, so no request can pin it."""
     jobs.lock(conn, JobId(row.job_id))
-    present = checkpoints.find(conn, row.id)
-    if present is not None and not present.is_pinned and not present.is_in_pinned_folder:
-        remove(present)
+    present_row = checkpoints.find(conn, row.id)
+    if present_row is not None and not present_row.is_pinned and not present_row.is_in_pinned_folder:
+        remove(present_row)
 
 
 def require_committed(row: CheckpointRow) -> CheckpointRow:

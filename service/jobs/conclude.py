@@ -137,46 +137,40 @@ def _queued_after(job: JobRow, why: str) -> StateMove:
 
 def _after_a_failure(job: JobRow, end: AttemptEnd, retry: Retry, backoff_seconds: float, now: int) -> StateMove:
     was_stopping = job.state is JobState.STOPPING
-    retryable = end.ending == "lost" or end.reason.value in retry.on
-    used = {
+    is_retryable = end.ending == "lost" or end.reason.value in retry.on
+    columns = {
         "failed_attempts": job.failed_attempts + 1,
         "failed_without_checkpoint": job.failed_without_checkpoint + 1,
         "error": _json(end.error),
     }
-    if was_stopping and retryable and job.desired is Desired.PAUSE:
+    if was_stopping and is_retryable and job.desired is Desired.PAUSE:
         return StateMove(JobState.PAUSED, Reason.PAUSE, "the attempt ended before it could save a checkpoint")
     if was_stopping and job.reason is Reason.TIME_LIMIT:
         return _out_of_time(job)
-    if was_stopping and retryable:
+    if was_stopping and is_retryable:
         return _queued_after(job, f"the attempt ended before it could save a checkpoint: {_cause(end)}")
     refusal = _why_not_again(job, end, retry)
     if refusal is not None:
-        return StateMove(JobState.FAILED, refusal[0], refusal[1], {**used, "desired": Desired.RUN})
+        return StateMove(JobState.FAILED, refusal[0], refusal[1], {**columns, "desired": Desired.RUN})
     # A job that gets further in each attempt is not at fault, so its wait does not grow.
     wait = backoff_seconds * 2**job.failed_without_checkpoint
     # The cause of a lost attempt is a full sentence, so nothing is put before it.
     why = _cause(end) if end.ending == "lost" else f"attempt {job.attempt} ended: {_cause(end)}"
     message = f"{why}; the next attempt starts in {wait:g} s"
-    return StateMove(JobState.QUEUED, Reason.RETRY, message, {**used, "not_before": now + round(wait * 1000)})
+    return StateMove(JobState.QUEUED, Reason.RETRY, message, {**columns, "not_before": now + round(wait * 1000)})
 
 
 def _why_not_again(job: JobRow, end: AttemptEnd, retry: Retry) -> tuple[Reason, str] | None:
     if end.reason.value not in retry.on:
-        return (
-            end.reason,
-            f"the attempt was lost, and retry.on does not contain {end.reason}"
-            if end.ending == "lost"
-            else _cause(end),
-        )
-    failed, in_a_row = job.failed_attempts + 1, job.failed_without_checkpoint + 1
-    was_the_last = failed >= retry.max_attempts
-    if in_a_row >= POISON_AFTER and (end.ending == "lost" or not was_the_last):
-        return (
-            Reason.POISON,
-            f"{in_a_row} attempts in a row ended without a new checkpoint; the last: {end.reason}",
-        )
+        why_lost = f"the attempt was lost, and retry.on does not contain {end.reason}"
+        return end.reason, why_lost if end.ending == "lost" else _cause(end)
+    failures, failures_in_a_row = job.failed_attempts + 1, job.failed_without_checkpoint + 1
+    was_the_last = failures >= retry.max_attempts
+    if failures_in_a_row >= POISON_AFTER and (end.ending == "lost" or not was_the_last):
+        why = f"{failures_in_a_row} attempts in a row ended without a new checkpoint; the last: {end.reason}"
+        return Reason.POISON, why
     if was_the_last:
-        return end.reason, f"{_cause(end)} (attempt {failed} of {retry.max_attempts})"
+        return end.reason, f"{_cause(end)} (attempt {failures} of {retry.max_attempts})"
     return None
 
 

@@ -77,8 +77,8 @@ class Do(Group):
     def arguments(self) -> dict[str, Any]:
         """The training arguments that the request names, with their new values."""
         values = self.set.model_dump(exclude_unset=True)
-        whole = {name for name, value in values.items() if name in INTERVALS and value.is_integer()}
-        return values | {name: int(values[name]) for name in whole}
+        integer_names = {name for name, value in values.items() if name in INTERVALS and value.is_integer()}
+        return values | {name: int(values[name]) for name in integer_names}
 
     def words(self) -> str:
         """Returns the command in words, for a person."""
@@ -105,10 +105,10 @@ def do(
         return job
     if job.state is not JobState.RUNNING or job.desired is not Desired.RUN:
         refuse(job, Action.DO, hint=_LATER.get(job.state))
-    earlier = commands.of_job(conn, job_id)
-    if problems := list(islice(_problems(job, request, earlier), MAX_PROBLEMS)):
+    earlier_commands = commands.of_job(conn, job_id)
+    if problems := list(islice(_problems(job, request, earlier_commands), MAX_PROBLEMS)):
         raise InvalidSpec(problems)
-    if len(earlier) >= MOST:
+    if len(earlier_commands) >= MOST:
         raise Conflict(
             f"job {job_id} has had {MOST} commands and takes no more, because each attempt receives all of them again",
             hint="to change the learning rate more often, use a schedule or a callback of your own",
@@ -147,18 +147,16 @@ _LATER = {
 }
 
 
-def _problems(job: JobRow, request: Do, earlier: list[Command]) -> Iterator[Problem]:
+def _problems(job: JobRow, request: Do, earlier_commands: list[Command]) -> Iterator[Problem]:
     if request == Do():
         hint = 'for example {"save": true} or {"set": {"learning_rate": 1e-5}}'
         yield Problem("", "nothing_to_do", "the request has no command", hint)
     spec = JobSpec.parse(read_spec(job.spec))
     if why := _why_no_commands(spec):
-        field_names = [name for name in ("save", "evaluate") if getattr(request, name)] + ["set"] * bool(
-            request.arguments
-        )
-        yield from (Problem(f"/{name}", "no_such_loop", why) for name in field_names)
+        fields = {"save": request.save, "evaluate": request.evaluate, "set": request.arguments}
+        yield from (Problem(f"/{name}", "no_such_loop", why) for name, value in fields.items() if value)
     elif not spec.is_script:
-        yield from _problems_of_the_spec(job, spec, request.arguments, earlier)
+        yield from _problems_of_the_spec(job, spec, request.arguments, earlier_commands)
 
 
 def _why_no_commands(spec: JobSpec) -> str | None:
@@ -171,22 +169,22 @@ def _why_no_commands(spec: JobSpec) -> str | None:
 
 
 def _problems_of_the_spec(
-    job: JobRow, spec: JobSpec, wanted: dict[str, Any], earlier: list[Command]
+    job: JobRow, spec: JobSpec, new_values: dict[str, Any], earlier_commands: list[Command]
 ) -> Iterator[Problem]:
     """Yields the problems of the job's spec with the wanted values, and with the values of all earlier commands."""
-    if spec.optimizers and isinstance(rate := wanted.get("learning_rate"), float):
+    if spec.optimizers and isinstance(rate := new_values.get("learning_rate"), float):
         detail = f"the job has several optimizers: {', '.join(optimizer.id for optimizer in spec.optimizers)}"
         hint = f"name one: {json.dumps({'learning_rate': {spec.optimizers[0].id: rate}})}"
         yield Problem("/set/learning_rate", "disagreement", detail, hint)
-        wanted = {name: value for name, value in wanted.items() if name != "learning_rate"}
+        new_values = {name: value for name, value in new_values.items() if name != "learning_rate"}
     document = read_spec(job.spec)
     training: dict[str, Any] = {**document["training"]}
-    for arguments in (*(command.set for command in earlier), wanted):
+    for arguments in (*(command.set for command in earlier_commands), new_values):
         training |= {name: value for name, value in arguments.items() if not isinstance(value, Mapping)}
     try:
         JobSpec.parse({**document, "training": training})
     except InvalidSpec as invalid:
         for problem in invalid.problems:
             name = problem.pointer.removeprefix("/training/").partition("/")[0]
-            pointer = f"/set{problem.pointer.removeprefix('/training')}" if name in wanted else "/set"
+            pointer = f"/set{problem.pointer.removeprefix('/training')}" if name in new_values else "/set"
             yield Problem(pointer, problem.code, problem.detail, problem.hint)

@@ -32,13 +32,13 @@ class InvalidFile(InvalidSpec):
 
 def checked_name(name: str) -> str:
     """Returns the file's name without folders. Raises InvalidFile for a bad name, or an ending that no reader knows."""
-    last = name.replace("\\", "/").rpartition("/")[2].strip()
-    if not last or len(last) > MAX_NAME_CHARS or not last.isprintable():
-        text = f"{last[:80]!r} is not a file's name, which has 1 to {MAX_NAME_CHARS} printable characters"
+    file_name = name.replace("\\", "/").rpartition("/")[2].strip()
+    if not file_name or len(file_name) > MAX_NAME_CHARS or not file_name.isprintable():
+        text = f"{file_name[:80]!r} is not a file's name, which has 1 to {MAX_NAME_CHARS} printable characters"
         raise InvalidFile([Problem("/query/name", "bad_name", text, "…/files?name=rows.jsonl")])
-    if kind_of(last) is None:
-        raise InvalidFile([Problem("/query/name", "unknown_kind", *no_reader(last))])
-    return last
+    if kind_of(file_name) is None:
+        raise InvalidFile([Problem("/query/name", "unknown_kind", *no_reader(file_name))])
+    return file_name
 
 
 def check_content(file: IO[bytes], kind: str, size: int) -> None:

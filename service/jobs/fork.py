@@ -68,8 +68,8 @@ def note_of(fork: ForkOf, spec: JobSpec) -> Json:
     """
     step = fork.checkpoint.step
     verb = "continues from" if fork.mode == "full" else "takes the weights of"
-    changed = _some([change.pointer for change in fork.changes]) or "nothing"
-    message = f"{verb} job {fork.job} at step {step}; the fork changes {changed}"
+    changed_fields = _some([change.pointer for change in fork.changes]) or "nothing"
+    message = f"{verb} job {fork.job} at step {step}; the fork changes {changed_fields}"
     if fork.mode == "full":
         reasons = _some([change.pointer for change in fork.breaks_exactness])
         differs = f"training differs from that job because of {reasons}"
@@ -80,7 +80,7 @@ def note_of(fork: ForkOf, spec: JobSpec) -> Json:
     return {"message": message, "code": "forked", "job": fork.job, "checkpoint": checkpoint, "mode": fork.mode}
 
 
-def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[StartCheckpoint, Json]:
+def source(conn: Connection, project: str, job_id: JobId, name: str) -> tuple[StartCheckpoint, Json]:
     """Returns a job's checkpoint, and the training arguments that live commands have changed without changing its spec.
 
     Raises NotFound, and InvalidSpec if the job has no such checkpoint.
@@ -89,7 +89,7 @@ def source(conn: Connection, project: str, job_id: JobId, wanted: str) -> tuple[
     was_set: Json = {}
     for command in commands.of_job(conn, job_id):
         was_set |= command.set if command.step is not None else {}
-    return StartCheckpoint(job, choose(checkpoints.of_job(conn, job_id), job, wanted)), was_set
+    return StartCheckpoint(job, choose(checkpoints.of_job(conn, job_id), job, name)), was_set
 
 
 def document_of(job: JobRow) -> StoredSpec:
@@ -153,15 +153,15 @@ def forked(start: StartCheckpoint, was_set: Mapping[str, Any], spec: JobSpec, mo
     )
 
 
-def _changes(pointer: str, old: Any, new: Any) -> Iterator[SpecChange]:
+def _changes(pointer: str, old_value: Any, new_value: Any) -> Iterator[SpecChange]:
     """Yields each value that differs between the two documents, with its pointer. A list counts as one value."""
-    if isinstance(old, dict) and isinstance(new, dict) and (old or new):
-        for name in [*old, *(name for name in new if name not in old)]:
+    if isinstance(old_value, dict) and isinstance(new_value, dict) and (old_value or new_value):
+        for name in [*old_value, *(name for name in new_value if name not in old_value)]:
             # A spec in SQL leaves out the training arguments that have their default.
-            left_out = _defaults().get(name) if pointer == "/training" else None
-            yield from _changes(pointer + pointer_to(name), old.get(name, left_out), new.get(name, left_out))
-    elif old != new or isinstance(old, bool) is not isinstance(new, bool):
-        yield SpecChange.model_validate({"pointer": pointer, "from": old, "to": new})
+            default = _defaults().get(name) if pointer == "/training" else None
+            yield from _changes(pointer + pointer_to(name), old_value.get(name, default), new_value.get(name, default))
+    elif old_value != new_value or isinstance(old_value, bool) is not isinstance(new_value, bool):
+        yield SpecChange.model_validate({"pointer": pointer, "from": old_value, "to": new_value})
 
 
 @cache

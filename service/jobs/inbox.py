@@ -60,19 +60,19 @@ def answer(
 
 def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, effects: InboxEffects) -> None:
     refusal = protocol_refusal(claim.protocol)
-    answered = Denial(claim=claim.claim, reason=refusal) if refusal else grant(conn, claim, now, settings)
-    effects.replies.append((keys.reply(claim.claim), answered))
-    if isinstance(answered, Denial):
+    answer = Denial(claim=claim.claim, reason=refusal) if refusal else grant(conn, claim, now, settings)
+    effects.replies.append((keys.reply(claim.claim), answer))
+    if isinstance(answer, Denial):
         effects.counts.claims_denied += 1
     else:
         effects.counts.claims_granted += 1
-        effects.alive.append((attempt_key(claim.job, claim.attempt, answered.source), 0))
+        effects.alive.append((attempt_key(claim.job, claim.attempt, answer.source), 0))
         effects.jobs.add(claim.job)
-        if answered.rendezvous is not None:
+        if answer.rendezvous is not None:
             # The other nodes of the job have waited for this last claim.
             for source in attempts.sources_of(conn, claim.job, claim.attempt):
                 if source.claim is not None and source.claim != claim.claim:
-                    reply = AttemptReply(claim=source.claim, rendezvous=answered.rendezvous, watermark=source.watermark)
+                    reply = AttemptReply(claim=source.claim, rendezvous=answer.rendezvous, watermark=source.watermark)
                     effects.replies.append((keys.reply(source.claim), reply))
         reached(Moment.BEFORE_GRANT_COMMITS)
 
@@ -101,8 +101,8 @@ def grant(conn: Connection, claim: Claim, now: int, settings: ServiceSettings) -
 
 def _granted(conn: Connection, claim: Claim, job: JobRow, source: SourceRow, settings: ServiceSettings) -> Grant:
     # This attempt's own checkpoints are left out, because all of its nodes must continue from the same one.
-    earlier = [row for row in checkpoints.offers(conn, job.id) if row.attempt < job.attempt]
-    offers = [start_checkpoint.offered(row, was_corrupt=row.status == checkpoints.CORRUPT) for row in earlier]
+    earlier_rows = [row for row in checkpoints.offers(conn, job.id) if row.attempt < job.attempt]
+    offers = [start_checkpoint.offered(row, was_corrupt=row.status == checkpoints.CORRUPT) for row in earlier_rows]
     sources = attempts.sources_of(conn, job.id, job.attempt)
     left_ms = None if job.time_limit_ms is None else max(0, job.time_limit_ms - job.running_ms)
     return Grant(
@@ -177,6 +177,6 @@ def unasked_replies(conn: Connection, stop_left: StopLeft) -> dict[tuple[str, in
                 replies[source.claim, job.version] = AttemptReply(
                     claim=source.claim, stop=stop_of(job, stop_left), watermark=source.watermark
                 )
-    for claim, undone in commands.undone_by_claim(conn).items():
-        replies[claim, -undone[-1].no] = AttemptReply(claim=claim, commands=undone)
+    for claim, open_commands in commands.undone_by_claim(conn).items():
+        replies[claim, -open_commands[-1].no] = AttemptReply(claim=claim, commands=open_commands)
     return replies

@@ -119,9 +119,9 @@ def _has(catalogue: Catalogue, group: str, name: str) -> bool:
 
 
 def has_package(catalogue: Catalogue, need: Requirement) -> bool:
-    installed = catalogue.get(PACKAGES, canonicalize_name(need.name))
+    package = catalogue.get(PACKAGES, canonicalize_name(need.name))
     try:
-        return installed is not None and need.specifier.contains(installed.summary, prereleases=True)
+        return package is not None and need.specifier.contains(package.summary, prereleases=True)
     except InvalidVersion:
         return False
 
@@ -161,11 +161,9 @@ def _missing_packages(requirements: Sequence[Requirement | Problem], node: Catal
         if isinstance(need, Problem) or has_package(node, need):
             continue
         name = canonicalize_name(need.name)
-        installed = node.get(PACKAGES, name)
-        hint = did_you_mean(name, node.known(PACKAGES)) if installed is None else None
-        detail = (
-            f"no node has {need.name}" if installed is None else f"no node has {need}: there is {installed.summary}"
-        )
+        package = node.get(PACKAGES, name)
+        hint = did_you_mean(name, node.known(PACKAGES)) if package is None else None
+        detail = f"no node has {need.name}" if package is None else f"no node has {need}: there is {package.summary}"
         how = "install it on the nodes, or put it into the bundle and leave it out here"
         yield Problem(f"/code/requires/{index}", "package_missing", detail, hint or how)
 

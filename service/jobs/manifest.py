@@ -33,7 +33,7 @@ def sealed(artifacts: Store, row: CheckpointRow) -> list[CheckpointFile]:
 
     Raises NotFound if the checkpoint was deleted, and CheckpointDamaged if its manifest is missing or was changed.
     """
-    if row.status in (checkpoints.DELETING, checkpoints.DELETED):
+    if row.status in checkpoints.GONE:
         raise NotFound(f"checkpoint {row.id}, of step {row.step}, was deleted: only its description is left")
     file = open_below(artifacts, f"{row.path}/{MANIFEST}")
     if file is None:

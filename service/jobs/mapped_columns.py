@@ -79,8 +79,8 @@ def columns_after(use: str, names: dict[str, Any] | list[str], columns: set[str]
 def _missing(pointer: str, name: str, columns: set[str]) -> Problem:
     names = sorted(columns)
     more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    existing = f"{', '.join(names[:MOST_SHOWN])}{more}" if names else "none"
-    detail = f"the rows have no column {name!r}; their columns: {existing}"
+    column_list = f"{', '.join(names[:MOST_SHOWN])}{more}" if names else "none"
+    detail = f"the rows have no column {name!r}; their columns: {column_list}"
     return Problem(pointer, "no_column", detail, did_you_mean(name, names))
 
 

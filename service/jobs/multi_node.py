@@ -21,8 +21,8 @@ PEER = Stop(because="peer", mode=StopMode.KILL, within_seconds=0.0)
 
 def rendezvous(sources: Sequence[SourceRow]) -> str | None:
     """Returns the address of the rendezvous on the first node. Returns None until all nodes have claimed."""
-    together = len(sources) > 1 and all(source.claim is not None for source in sources)
-    return sources[0].rendezvous if together else None
+    are_claimed = len(sources) > 1 and all(source.claim is not None for source in sources)
+    return sources[0].rendezvous if are_claimed else None
 
 
 def stop_of(sources: Sequence[SourceRow]) -> Stop | None:
@@ -59,8 +59,8 @@ def known_end(sources: Sequence[SourceRow]) -> DoneData | None:
     The first source decides if it has finished, because it writes the outputs. Otherwise the first source in the order
     of ranks that has failed by itself decides.
     """
-    first = sources[0].done if sources else None
-    if first is not None and (end := DoneData.model_validate_json(first)).ending is Ending.FINISHED:
+    first_end = sources[0].done if sources else None
+    if first_end is not None and (end := DoneData.model_validate_json(first_end)).ending is Ending.FINISHED:
         return end
     return next(filter(fails_all, ends(sources)), None)
 

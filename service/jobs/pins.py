@@ -86,9 +86,9 @@ def path_before_pin(artifacts: Store, row: CheckpointRow) -> str | None:
     """Returns the path that a pinned checkpoint had before, if its files are still there, else None."""
     if row.pinned_from is None or row.pinned_from == row.path or isinstance(artifacts, RemoteStore):
         return None
-    old, new = (artifacts / path / MANIFEST for path in (row.pinned_from, row.path))
+    old_manifest, new_manifest = (artifacts / path / MANIFEST for path in (row.pinned_from, row.path))
     try:
-        return row.pinned_from if os.path.samefile(old, new) else None
+        return row.pinned_from if os.path.samefile(old_manifest, new_manifest) else None
     except OSError:
         return None
 

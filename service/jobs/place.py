@@ -64,7 +64,7 @@ class QueuePlan:
     is_new: bool = True
     """False if the queue is as at the last plan. Then nothing was planned, and the other fields are empty."""
     placements: list[Placement] = field(default_factory=list)
-    changed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    new_waits: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The new reason and message of waiting jobs, by shape. Shapes for which neither has changed are left out."""
     removed_shapes: set[str] = field(default_factory=set)
     """Shapes that no waiting job has any more."""
@@ -82,27 +82,31 @@ def plan_queue(conn: Connection, unless: QueueState | None = None) -> QueuePlan:
     plan = place(lines, capacities) if lines else PlacementPlan()
     explanations = queue.explanations(conn)
     waits: dict[str, tuple[str, str]] = {shape: (wait.reason, wait.message) for shape, wait in plan.waits.items()}
-    changed = {shape: wait for shape, wait in waits.items() if explanations.get(shape) != wait}
+    new_waits = {shape: wait for shape, wait in waits.items() if explanations.get(shape) != wait}
     yielding = _yielding(conn, queue_state.heads, plan, capacities)
-    return QueuePlan(queue_state, True, plan.placements, changed, explanations.keys() - waits.keys(), yielding)
+    return QueuePlan(queue_state, True, plan.placements, new_waits, explanations.keys() - waits.keys(), yielding)
 
 
 def _yielding(
     conn: Connection, heads: Sequence[LineHead], plan: PlacementPlan, capacities: Sequence[NodeCapacity]
 ) -> list[JobId]:
     """Returns the sessions that should end for the first job of each line. A line whose first job starts is skipped."""
-    placed = {placement.job_id for placement in plan.placements}
-    waiting = [head for head in heads if head.shape in plan.waits and head.job.id not in placed]
-    if not waiting or not (serving := jobs.serving(conn)):
+    placed_ids = {placement.job_id for placement in plan.placements}
+    waiting_heads = [head for head in heads if head.shape in plan.waits and head.job.id not in placed_ids]
+    if not waiting_heads or not (serving := jobs.serving(conn)):
         return []
     sessions = [
-        RunningSession(source.job_id, serving[source.job_id], NodeShare(source.node, source.boot, source.slots, gpus))
+        RunningSession(source.job_id, serving[source.job_id], _share(source))
         for source in attempts.open_sources(conn)
         if source.job_id in serving
-        for gpus in [tuple(json.loads(source.gpus))]
     ]
-    waiting.sort(key=lambda head: head.job.position)
-    return to_end([(head.job.priority, _needs(head.needs)) for head in waiting], capacities, plan.placements, sessions)
+    waiting_heads.sort(key=lambda head: head.job.position)
+    needs = [(head.job.priority, _needs(head.needs)) for head in waiting_heads]
+    return to_end(needs, capacities, plan.placements, sessions)
+
+
+def _share(source: SourceRow) -> NodeShare:
+    return NodeShare(source.node, source.boot, source.slots, tuple(json.loads(source.gpus)))
 
 
 def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[JobId]:
@@ -110,10 +114,10 @@ def start(conn: Connection, placements: Sequence[Placement], now: int) -> list[J
     node_ids = {share.node for placement in placements for share in placement.shares}
     capacities = {capacity.node: FreeCapacity(capacity) for capacity in load_capacities(conn, node_ids)}
     # All jobs are locked at once in the order of their ids, as in every transaction that locks several jobs.
-    queued = jobs.lock_many(conn, [placement.job_id for placement in placements])
+    queued_jobs = jobs.lock_many(conn, [placement.job_id for placement in placements])
     started_ids = []
     for placement in placements:
-        job = queued.get(placement.job_id)
+        job = queued_jobs.get(placement.job_id)
         if job is None or job.state is not JobState.QUEUED or job.version != placement.version:
             continue
         if not take_all(capacities, placement.shares):
@@ -133,14 +137,15 @@ def load_capacities(conn: Connection, only: Collection[NodeId] | None = None) ->
     open_sources: dict[str, list[SourceRow]] = {}
     for source in attempts.open_sources(conn, only):
         open_sources.setdefault(source.node, []).append(source)
-    up = [node for node in (nodes.all_nodes(conn) if only is None else nodes.by_ids(conn, only)) if not node.lost]
-    installed = _load_installed(conn, {node.catalogue_hash for node in up if node.catalogue_hash})
-    return [_capacity(node, open_sources.get(node.id, []), installed) for node in up]
+    rows = nodes.all_nodes(conn) if only is None else nodes.by_ids(conn, only)
+    connected_nodes = [node for node in rows if not node.lost]
+    installed_by_hash = _load_installed(conn, {node.catalogue_hash for node in connected_nodes if node.catalogue_hash})
+    return [_capacity(node, open_sources.get(node.id, []), installed_by_hash) for node in connected_nodes]
 
 
 def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installed]:
     """Returns the parsed catalogue of each hash. Each is cached, because a hash always means the same catalogue."""
-    catalogues = {digest: cached for digest in hashes if (cached := _INSTALLED.get(digest)) is not None}
+    catalogues = {digest: entry for digest in hashes if (entry := _INSTALLED.get(digest)) is not None}
     for digest, body in nodes.catalogues_of(conn, hashes - catalogues.keys()).items():
         catalogues[digest] = Installed(read_catalogue(body))
     if len(_INSTALLED) > MOST_CATALOGUES:
@@ -149,9 +154,9 @@ def _load_installed(conn: Connection, hashes: set[str]) -> Mapping[str, Installe
     return catalogues
 
 
-def _capacity(node: NodeRow, open_sources: list[SourceRow], installed: Mapping[str, Installed]) -> NodeCapacity:
+def _capacity(node: NodeRow, open_sources: list[SourceRow], installed_by_hash: Mapping[str, Installed]) -> NodeCapacity:
     gpus = _gpus(node.gpus)
-    busy = {uuid for source in open_sources for uuid in json.loads(source.gpus)}
+    busy_uuids = {uuid for source in open_sources for uuid in json.loads(source.gpus)}
     return NodeCapacity(
         node=node.id,
         boot=node.boot,
@@ -159,12 +164,12 @@ def _capacity(node: NodeRow, open_sources: list[SourceRow], installed: Mapping[s
         slots=node.slots,
         free_slots=node.slots - sum(source.slots for source in open_sources),
         gpus=gpus,
-        free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy),
+        free_gpus=tuple(gpu for gpu in gpus if gpu.uuid not in busy_uuids),
         is_open=node.takes_work,
         closed=f"{node.name} has it, and takes no work now: {node.why_not}" if not node.takes_work else None,
         refused=_refusal(node),
         name=node.name,
-        installed=installed.get(node.catalogue_hash or ""),
+        installed=installed_by_hash.get(node.catalogue_hash or ""),
     )
 
 

@@ -61,8 +61,8 @@ class NodeCapacity:
 
     def lacks(self, needs: Needs) -> str | None:
         """Returns a sentence with the components, packages and secrets that the node lacks for these needs, or None."""
-        missing = self.installed.missing_needs(needs.requirements) if self.installed and needs.requirements else ()
-        return f"{self.name} has no {', no '.join(missing)}" if missing else None
+        names = self.installed.missing_needs(needs.requirements) if self.installed and needs.requirements else ()
+        return f"{self.name} has no {', no '.join(names)}" if names else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +107,20 @@ def place(lines: Iterable[QueueLine], nodes: Sequence[NodeCapacity]) -> Placemen
     plan = PlacementPlan()
     heads = []
     for line in lines:
-        rest = iter(line.jobs)
-        if (first := next(rest, None)) is not None:
+        jobs_behind = iter(line.jobs)
+        if (first := next(jobs_behind, None)) is not None:
             # A position contains the job's id, so no two are equal, and the heap never compares the items behind them.
-            heads.append((first.position, first, line, rest))
+            heads.append((first.position, first, line, jobs_behind))
     heapify(heads)
     while heads:
-        _, job, line, rest = heads[0]
+        _, job, line, jobs_behind = heads[0]
         if (suitable := nodes_by_shape.get(line.shape)) is None:
             suitable = nodes_by_shape[line.shape] = _SuitableNodes(line.needs, capacities)
-        if suitable.exists and (chosen := suitable.choose()) is not None:
-            shares = tuple(capacity.take(line.needs) for capacity in chosen)
+        if suitable.exists and (chosen_nodes := suitable.choose()) is not None:
+            shares = tuple(capacity.take(line.needs) for capacity in chosen_nodes)
             plan.placements.append(Placement(job.id, shares, job.version))
-            if (following := next(rest, None)) is not None:
-                heapreplace(heads, (following.position, following, line, rest))
+            if (next_job := next(jobs_behind, None)) is not None:
+                heapreplace(heads, (next_job.position, next_job, line, jobs_behind))
                 continue
         else:
             plan.waits[line.shape] = suitable.wait
@@ -210,13 +210,13 @@ class FreeCapacity:
     def to_end(self, needs: Needs, sessions: Iterable[RunningSession]) -> list[RunningSession] | None:
         """Returns the sessions on this node that must end before the needs fit. None if they fit in no case."""
         slots, gpus, ending = self.slots, list(self.gpus), list[RunningSession]()
-        here = [session for session in sessions if session.share.node == self.capacity.node]
+        sessions_here = [session for session in sessions if session.share.node == self.capacity.node]
         while self.capacity.is_open:
             if _fits(needs, self.capacity, slots, gpus):
                 return ending
-            if len(ending) == len(here):
+            if len(ending) == len(sessions_here):
                 break
-            ending.append(session := here[len(ending)])
+            ending.append(session := sessions_here[len(ending)])
             slots += session.share.slots
             gpus += [gpu for gpu in self.capacity.gpus if gpu.uuid in session.share.gpus]
         return None
@@ -372,11 +372,11 @@ def _suits(needs: Needs, gpu: Gpu) -> bool:
     return gpu.capability == (0, 0) or gpu.capability >= needs.capability
 
 
-def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str], closed: list[str]) -> Wait:
+def _wait(needs: Needs, exists: bool, fitting: int, refusals: list[str], closed_reasons: list[str]) -> Wait:
     if exists:
-        return Wait(Reason.CAPACITY, "; ".join([f"waits for capacity: {needs}", *closed[:MOST_REFUSALS]]))
-    such = f"only {fitting} such nodes that take work" if fitting != 1 else "only 1 such node that takes work"
+        return Wait(Reason.CAPACITY, "; ".join([f"waits for capacity: {needs}", *closed_reasons[:MOST_REFUSALS]]))
+    nodes = f"only {fitting} such nodes that take work" if fitting != 1 else "only 1 such node that takes work"
     finding = (
-        "no node that takes work has it" if needs.nodes == 1 else f"there {'is' if fitting == 1 else 'are'} {such}"
+        "no node that takes work has it" if needs.nodes == 1 else f"there {'is' if fitting == 1 else 'are'} {nodes}"
     )
     return Wait(Reason.NO_SUCH_SHAPE, "; ".join([f"waits for {needs}: {finding}", *refusals[:MOST_REFUSALS]]))

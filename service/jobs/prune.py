@@ -42,12 +42,12 @@ def prune(conn: Connection, now: int) -> None:
     jobs.prune_deleted(conn, now - DELETED_DAYS * DAY_MS)
 
 
-def prune_deleted(artifacts: Store, deleted: Iterable[JobId]) -> dict[JobId, str]:
+def prune_deleted(artifacts: Store, job_ids: Iterable[JobId]) -> dict[JobId, str]:
     """Deletes folders of deleted jobs that still exist. Returns the reason for each job whose folder stays.
 
-    Only jobs in `deleted` count. A folder without rows may be all that is left of a job after a restore from a backup.
+    Only jobs in `job_ids` count. A folder without rows may be all that is left of a job after a restore from a backup.
     """
-    refusals = {job: delete_folder(artifacts, str(job_folder(job))) for job in deleted}
+    refusals = {job: delete_folder(artifacts, str(job_folder(job))) for job in job_ids}
     return {job: why for job, why in refusals.items() if why is not None}
 
 
@@ -64,30 +64,32 @@ def rotate(conn: Connection, job_id: JobId) -> None:
     Nothing is marked while an attempt may still load a checkpoint to continue from.
     """
     rows = checkpoints.offers(conn, job_id)
-    committed = [row for row in rows if row.status == checkpoints.COMMITTED]
-    free = [row for row in rows if committed and _may_go(row, committed[0].attempt)]
-    if not free:
+    committed = checkpoints.committed(rows)
+    removable_rows = [row for row in rows if committed and _may_go(row, committed[0].attempt)]
+    if not removable_rows:
         return
     job = jobs.lock(conn, job_id)
     training: StoredTraining = read_spec(job.spec)["training"] if job else {}
     limit = training.get("keep_last") or training.get("save_total_limit")
-    counted = [row for row in committed if not row.is_pinned]
-    if job is None or limit is None or len(counted) < limit or not _is_past_resuming(conn, job, committed[0].attempt):
+    counted_rows = [row for row in committed if not row.is_pinned]
+    if job is None or limit is None or len(counted_rows) < limit:
         return
-    last = counted[limit - 1].no
-    stay = _best(training, rows) | {checkpoint.id for checkpoint in checkpoints.held(conn, job_id)}
-    old_ids = {row.id for row in free if row.no < last and row.id not in stay}
+    if not _is_past_resuming(conn, job, committed[0].attempt):
+        return
+    oldest_no = counted_rows[limit - 1].no
+    kept_ids = _best(training, rows) | {checkpoint.id for checkpoint in checkpoints.held(conn, job_id)}
+    old_ids = {row.id for row in removable_rows if row.no < oldest_no and row.id not in kept_ids}
     paths = {row.path for row in rows if row.id in old_ids} - {row.path for row in rows if row.id not in old_ids}
     checkpoints.mark(conn, job_id, paths, checkpoints.DELETING)
 
 
-def _may_go(row: CheckpointRow, newest: int) -> bool:
+def _may_go(row: CheckpointRow, newest_attempt: int) -> bool:
     """Returns True if `rotate` may delete the checkpoint. A pinned checkpoint stays.
 
-    `newest` is the newest attempt with checkpoints. Its checkpoints stay, except those that were pinned before, because
-    training does not rely on files in the pinned folder.
+    `newest_attempt` is the newest attempt with checkpoints. Its checkpoints stay, except those that were pinned before,
+    because training does not rely on files in the pinned folder.
     """
-    return not row.is_pinned and (row.attempt < newest or row.is_in_pinned_folder)
+    return not row.is_pinned and (row.attempt < newest_attempt or row.is_in_pinned_folder)
 
 
 def _best(training: StoredTraining, rows: Sequence[CheckpointRow]) -> set[CheckpointId]:
@@ -95,16 +97,13 @@ def _best(training: StoredTraining, rows: Sequence[CheckpointRow]) -> set[Checkp
 
     If scores are equal, the older checkpoint counts as better.
     """
-    scored = [
-        (row.score, row.id) for row in reversed(rows) if row.score is not None and row.status == checkpoints.COMMITTED
-    ]
-    ranked = sorted(scored, key=itemgetter(0), reverse=bool(training.get("greater_is_better")))
-    return {row.id for row in rows if row.is_best} | {
-        checkpoint for _, checkpoint in ranked[: training.get("keep_best") or 0]
-    }
+    scores = [(row.score, row.id) for row in reversed(checkpoints.committed(rows)) if row.score is not None]
+    best_first = sorted(scores, key=itemgetter(0), reverse=bool(training.get("greater_is_better")))
+    best_ids = {checkpoint for _, checkpoint in best_first[: training.get("keep_best") or 0]}
+    return best_ids | {row.id for row in rows if row.is_best}
 
 
-def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
+def _is_past_resuming(conn: Connection, job: JobRow, newest_attempt: int) -> bool:
     """Returns True if no attempt may still load an older checkpoint to continue from.
 
     That is so if no attempt runs, or if all nodes of the running attempt train and it has saved a checkpoint.
@@ -112,7 +111,7 @@ def _is_past_resuming(conn: Connection, job: JobRow, newest: int) -> bool:
     if not job.state.holds_slots:
         return True
     sources = attempts.sources_of(conn, job.id, job.attempt)
-    return newest == job.attempt and all(source.running_at is not None for source in sources)
+    return newest_attempt == job.attempt and all(source.running_at is not None for source in sources)
 
 
 def late_window(now: int) -> tuple[int, int]:
@@ -129,9 +128,9 @@ def prune_late(store: Store, lost_attempts: Mapping[tuple[JobId, int], Collectio
     """
     removed_paths = []
     for (job, attempt), known_paths in lost_attempts.items():
-        for late in _checkpoint_folders(store, str(attempt_folder(job, attempt))):
-            if late not in known_paths and delete_folder(store, late) is None:
-                removed_paths.append(late)
+        for path in _checkpoint_folders(store, str(attempt_folder(job, attempt))):
+            if path not in known_paths and delete_folder(store, path) is None:
+                removed_paths.append(path)
     return removed_paths
 
 

@@ -106,16 +106,16 @@ def not_fetched(
         because = "no node fetches from a hub"
     else:
         return []
-    named = on_hub(arguments)
-    return [Problem(pointer, "hub_is_off", f"{name[:200]}: {because}", HOW_TO_TURN_HUBS_ON) for pointer, name in named]
+    names = on_hub(arguments)
+    return [Problem(pointer, "hub_is_off", f"{name[:200]}: {because}", HOW_TO_TURN_HUBS_ON) for pointer, name in names]
 
 
 def not_listed(settings: ServiceSettings, arguments: Iterable[ArgumentText]) -> list[Problem]:
     """Returns problems for URLs whose host the operator does not list. The node checks the addresses of the host."""
-    allowed, problems = Allowed.of(settings.stores_allow), []
+    allowed_hosts, problems = Allowed.of(settings.stores_allow), []
     for pointer, url in by_url(arguments):
         host = read_url(url).host
-        if not allowed.lists(host):
+        if not allowed_hosts.lists(host):
             detail = f"{shown(url)}: this service lets no job fetch from {host}"
             hint = (
                 f"ask the operator for FOOTPLATE_STORES_ALLOW={host} on service and nodes, or use a file below data://"

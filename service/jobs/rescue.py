@@ -102,23 +102,23 @@ class RescueEffects(Effects):
 
 def rescue(conn: Connection, timers: Timers, clock: float, now: int, settings: ServiceSettings) -> RescueEffects:
     """Declares attempts and nodes lost if their lease or deadline is over, and returns the changes."""
-    rescued = RescueEffects()
+    effects = RescueEffects()
     nodes_by_id = {node.id: node for node in nodes.all_nodes(conn)}
     for job in jobs.active(conn):
         sources = attempts.sources_of(conn, job.id, job.attempt)
-        _ActiveJob(conn, job, sources, nodes_by_id, timers, clock, now, settings, rescued).decide()
+        _ActiveJob(conn, job, sources, nodes_by_id, timers, clock, now, settings, effects).decide()
     for node in nodes_by_id.values():
         if node.lost:
             continue
         # The job must not be placed on this node again, even if the node's last heartbeat came after the attempt's.
-        allowed = MISSED_BEATS * settings.beat_seconds if node.id in rescued.silent_on else settings.lease_seconds
-        if timers.elapsed(node_key(node.id, node.boot), clock) > min(allowed, settings.lease_seconds):
+        limit_seconds = MISSED_BEATS * settings.beat_seconds if node.id in effects.silent_on else settings.lease_seconds
+        if timers.elapsed(node_key(node.id, node.boot), clock) > min(limit_seconds, settings.lease_seconds):
             nodes.change(conn, node.id, lost=True)
-            rescued.nodes_lost.append(node.id)
+            effects.nodes_lost.append(node.id)
     timers.forget_unread("lease", "node", "claim", "start", "stop", "end", "running", "report")
-    if rescued.jobs:
+    if effects.jobs:
         reached(Moment.BEFORE_RESCUE_COMMITS)
-    return rescued
+    return effects
 
 
 class _ActiveJob:
@@ -135,21 +135,22 @@ class _ActiveJob:
         self.now, self.settings, self.rescued = now, settings, rescued
 
     def decide(self) -> None:
-        job, claimed = self.job, [source for source in self.sources if source.claim is not None]
-        unclaimed = [source for source in self.sources if source.claim is None]
+        job, claimed_sources = self.job, [source for source in self.sources if source.claim is not None]
+        unclaimed_sources = [source for source in self.sources if source.claim is None]
         if job.runs_elsewhere:
             # Each report writes an event. So each starts a new timer, whose key contains the newest event's number.
             if self._elapsed(("report", job.id, job.last_no)) > self.settings.external_seconds:
                 self._lose(f"no report came for {self.settings.external_seconds:g} s")
             return
-        if job.state is JobState.STARTING and unclaimed and (why := self._why_not_claimed(unclaimed)) is not None:
+        is_starting = job.state is JobState.STARTING
+        if is_starting and unclaimed_sources and (why := self._why_not_claimed(unclaimed_sources)) is not None:
             self._give_back(why)
-        elif silent := [source for source in claimed if self._is_silent(source)]:
-            self.rescued.silent_on.update(source.node for source in silent)
-            self._lose(f"no heartbeat from {self._names(silent)} for {self.settings.lease_seconds:g} s")
-        elif job.state is not JobState.STARTING and not claimed:
+        elif silent_sources := [source for source in claimed_sources if self._is_silent(source)]:
+            self.rescued.silent_on.update(source.node for source in silent_sources)
+            self._lose(f"no heartbeat from {self._names(silent_sources)} for {self.settings.lease_seconds:g} s")
+        elif not is_starting and not claimed_sources:
             self._lose("no node holds it any more")
-        elif job.state is JobState.STARTING and claimed and self._overran_its_start():
+        elif is_starting and claimed_sources and self._overran_its_start():
             self._lose("it did not report in time that training had started", Reason.STALLED)
         elif job.state is JobState.STOPPING and self._overran_its_stop():
             self._lose("it did not stop in time")
@@ -161,13 +162,13 @@ class _ActiveJob:
     def _elapsed(self, key: Hashable) -> float:
         return self.timers.elapsed(key, self.clock)
 
-    def _why_not_claimed(self, unclaimed: list[SourceRow]) -> str | None:
+    def _why_not_claimed(self, unclaimed_sources: list[SourceRow]) -> str | None:
         """Returns the reason for which the attempt must be placed again, or None while it may still be claimed."""
         if self._waited_for_claims():
-            by = f" by {self._named(unclaimed)}" if self.nodes > 1 else ""
+            by = f" by {self._named(unclaimed_sources)}" if self.nodes > 1 else ""
             return f"was not claimed within {self.settings.claim_seconds:g} s{by}"
         lost_sources = [
-            source for source in unclaimed if (node := self.node_rows.get(source.node)) is None or node.lost
+            source for source in unclaimed_sources if (node := self.node_rows.get(source.node)) is None or node.lost
         ]
         return f"was not claimed: no heartbeat from {self._named(lost_sources)}" if lost_sources else None
 
@@ -182,18 +183,18 @@ class _ActiveJob:
 
         Such an attempt's supervisor hangs, because a working supervisor would have reported that the training hangs.
         """
-        waited = self._elapsed(("start", self.job.id, self.job.attempt))
-        if waited <= self.settings.start_seconds:
+        waited_seconds = self._elapsed(("start", self.job.id, self.job.attempt))
+        if waited_seconds <= self.settings.start_seconds:
             return False
-        return waited > (read_spec(self.job.spec)["resources"].get("stall_limit") or 0)
+        return waited_seconds > (read_spec(self.job.spec)["resources"].get("stall_limit") or 0)
 
     def _overran_its_stop(self) -> bool:
         return stop_left(self.job, self.timers, self.clock, self.settings) < -self.settings.kill_seconds
 
     def _overran_its_end(self) -> bool:
         """Returns True if some nodes of the attempt have ended long ago, and the others still train."""
-        waited = self._elapsed(("end", self.job.id, self.job.attempt))
-        return waited > self.settings.stop_seconds + self.settings.kill_seconds
+        waited_seconds = self._elapsed(("end", self.job.id, self.job.attempt))
+        return waited_seconds > self.settings.stop_seconds + self.settings.kill_seconds
 
     def _names(self, sources: list[SourceRow]) -> str:
         """Returns the names of the nodes of these sources, or "it" if the job has only one node."""

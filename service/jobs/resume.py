@@ -89,7 +89,7 @@ def resume(
     if changes.max_steps is not None or changes.num_train_epochs is not None:
         # The new max_steps replaces one that a live command has set before.
         commands.forget_set(conn, job.id, ["max_steps"])
-    rolled_back = roll_back(conn, job, start) if start is not None and changes.checkpoint != LATEST else None
+    message = roll_back(conn, job, start) if start is not None and changes.checkpoint != LATEST else None
     columns |= {"desired": Desired.RUN, "failed_attempts": 0, "failed_without_checkpoint": 0, "error": None}
     if is_pausing:
         # The attempt still stops with a checkpoint.
@@ -98,8 +98,8 @@ def resume(
         events.append(conn, job.id, Kind.STATE, {"state": job.state, **why}, now, by=by)
     else:
         jobs.move(
-            conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, message=rolled_back, now=now,
-            step=start.step if start and rolled_back else None, by=by, queued_at=now, finished_at=None,
+            conn, job.id, to=JobState.QUEUED, expect=[job.state], reason=Reason.RESUMED, message=message, now=now,
+            step=start.step if start and message else None, by=by, queued_at=now, finished_at=None,
             not_before=None, **columns,
         )  # fmt: skip
     return jobs.get(conn, project, job_id)
@@ -128,8 +128,10 @@ def _is_held(conn: Connection, job: JobRow, changes: Resume) -> bool:
     columns = _changed(job, changes, catalogues=())
     if not columns:
         return True
-    changed, current = (JobSpec.parse(read_spec(spec)) for spec in (columns["spec"], job.spec))
-    return columns["priority"] == job.priority and changed.model_copy(update={"priority": current.priority}) == current
+    new_spec, old_spec = (JobSpec.parse(read_spec(spec)) for spec in (columns["spec"], job.spec))
+    return (
+        columns["priority"] == job.priority and new_spec.model_copy(update={"priority": old_spec.priority}) == old_spec
+    )
 
 
 def _require_ahead(start: CheckpointRow | None, changes: Resume) -> None:
@@ -137,12 +139,12 @@ def _require_ahead(start: CheckpointRow | None, changes: Resume) -> None:
 
     Such a job would succeed at once without training a step.
     """
-    reached = 0 if start is None else start.step
-    if changes.max_steps is not None and 0 < changes.max_steps < reached:
-        detail = f"is {changes.max_steps}, and the job has reached step {reached} already"
+    reached_step = 0 if start is None else start.step
+    if changes.max_steps is not None and 0 < changes.max_steps < reached_step:
+        detail = f"is {changes.max_steps}, and the job has reached step {reached_step} already"
         if changes.checkpoint != LATEST:
-            detail = f"is {changes.max_steps}, and the checkpoint is of step {reached}"
-        hint = f"send more than {reached} to train further, or continue from an older checkpoint"
+            detail = f"is {changes.max_steps}, and the checkpoint is of step {reached_step}"
+        hint = f"send more than {reached_step} to train further, or continue from an older checkpoint"
         raise InvalidSpec([Problem("/max_steps", "out_of_range", detail, hint)])
 
 

@@ -25,13 +25,13 @@ from service.store.rows import CheckpointRow, JobRow, loads
 FORK = "or fork the job from {}, which deletes nothing"
 
 
-def find_start(conn: Connection, job: JobRow, wanted: str) -> CheckpointRow | None:
-    """Returns the checkpoint from which a resume continues. None: `wanted` is "latest", and the job has none.
+def find_start(conn: Connection, job: JobRow, name: str) -> CheckpointRow | None:
+    """Returns the checkpoint from which a resume continues. None: `name` is "latest", and the job has none.
 
     Raises InvalidSpec if the job has no such checkpoint, and Conflict if the job may still save a newer one.
     """
     rows = checkpoints.of_job(conn, job.id)
-    if wanted == LATEST:
+    if name == LATEST:
         return checkpoints.named(checkpoints.committed(rows), LATEST)
     if job.state is JobState.STOPPING:
         raise Conflict(
@@ -40,7 +40,7 @@ def find_start(conn: Connection, job: JobRow, wanted: str) -> CheckpointRow | No
             state=job.state,
             allowed=job.actions,
         )
-    return choose(rows, job, wanted, pointer="/checkpoint")
+    return choose(rows, job, name, pointer="/checkpoint")
 
 
 def roll_back(conn: Connection, job: JobRow, start: CheckpointRow) -> str | None:
@@ -48,30 +48,30 @@ def roll_back(conn: Connection, job: JobRow, start: CheckpointRow) -> str | None
 
     Raises CheckpointPinned, or CheckpointInUse if another job has to start from one of them.
     """
-    later = [row for row in checkpoints.of_job(conn, job.id) if row.no > start.no and row.status not in GONE]
+    later_rows = [row for row in checkpoints.of_job(conn, job.id) if row.no > start.no and row.status not in GONE]
     # A later row with the path of `start` is `start`, saved again.
-    newer = [row for row in later if row.path != start.path]
-    if not newer:
+    newer_rows = [row for row in later_rows if row.path != start.path]
+    if not newer_rows:
         return None
-    _require_free(conn, job, start, newer)
-    checkpoints.mark(conn, job.id, {row.path for row in newer}, checkpoints.DELETING)
-    if any(row.is_best for row in newer):
+    _require_free(conn, job, start, newer_rows)
+    checkpoints.mark(conn, job.id, {row.path for row in newer_rows}, checkpoints.DELETING)
+    if any(row.is_best for row in newer_rows):
         _restore_best(conn, job)
     commands.forget_after(conn, job.id, start.step)
     continue_at(conn, job, start, attempt=job.attempt + 1)
-    steps = ", ".join(str(row.step) for row in reversed(newer[:5])) + (" and more" if len(newer) > 5 else "")
+    steps = ", ".join(str(row.step) for row in reversed(newer_rows[:5])) + (" and more" if len(newer_rows) > 5 else "")
     return f"continues from checkpoint {start.id}, of step {start.step}; newer checkpoints are deleted: of step {steps}"
 
 
-def _require_free(conn: Connection, job: JobRow, start: CheckpointRow, newer: Sequence[CheckpointRow]) -> None:
-    for row in newer:
+def _require_free(conn: Connection, job: JobRow, start: CheckpointRow, newer_rows: Sequence[CheckpointRow]) -> None:
+    for row in newer_rows:
         if row.is_pinned:
             raise CheckpointPinned(
                 f"the job cannot continue from checkpoint {start.id}, because the newer checkpoint {row.id}, of step "
                 f"{row.step}, would be deleted, but is pinned",
                 hint=f"unpin it first, {FORK.format(start.id)}",
             )
-    ids = {row.id for row in newer}
+    ids = {row.id for row in newer_rows}
     for hold in checkpoints.held(conn, job.id):
         if hold.id in ids:
             raise CheckpointInUse(

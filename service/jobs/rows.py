@@ -76,8 +76,8 @@ def wrong_columns(conn: Connection, spec: JobSpec, catalogue: Catalogue) -> list
 def _row_forms(spec: JobSpec, catalogue: Catalogue) -> Sequence[Schema]:
     """Returns the formats of rows that the library trainer accepts. Returns () if only a node can apply a map."""
     trainer = spec.library_trainer
-    described = None if trainer is None else catalogue.get("trainers", trainer.use)
-    return described.rows if described is not None and all(map(changes_columns, spec.data.map)) else ()
+    description = None if trainer is None else catalogue.get("trainers", trainer.use)
+    return description.rows if description is not None and all(map(changes_columns, spec.data.map)) else ()
 
 
 def _mapped(row: dict[str, Any], maps: Sequence[Component]) -> dict[str, Any]:

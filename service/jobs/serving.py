@@ -97,24 +97,24 @@ def find(conn: Connection, project: str, job_id: JobId, name: str | None, *, sha
 
 
 def open_session(
-    conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None
+    conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, stop_seconds: float, by: str | None
 ) -> ServedCheckpoint:
     """Submits a session for the checkpoint, unless another request has opened one meanwhile. Returns the session."""
     # While the job is locked, no other request opens a session and no rotation deletes the checkpoint.
     job = jobs.lock_for_user(conn, served.job.project, served.job.id)
-    locked = _find_checkpoint(conn, job, served.checkpoint.id)
-    if locked.session is not None:
-        return replace(locked, name=served.name)
+    locked_checkpoint = _find_checkpoint(conn, job, served.checkpoint.id)
+    if locked_checkpoint.session is not None:
+        return replace(locked_checkpoint, name=served.name)
     if served.name == LATEST:
         # A running job has only one such session at a time.
         for row in _open_sessions(conn, job.id):
             if json.loads(row.job_metadata or "{}").get("checkpoint") == LATEST:
-                cancel(conn, job.project, row.id, StopMode.GRACEFUL, now, by=by)
+                cancel(conn, job.project, row.id, StopMode.GRACEFUL, now, stop_seconds=stop_seconds, by=by)
     message = (
         f"answers requests with checkpoint {served.checkpoint.id} of job {job.id}, of step {served.checkpoint.step}"
     )
     session = _submit(conn, job, spec, now, code="serving", message=message, by=by)
-    return replace(locked, name=served.name, session=session)
+    return replace(locked_checkpoint, name=served.name, session=session)
 
 
 def start_export(conn: Connection, served: ServedCheckpoint, spec: JobSpec, now: int, *, by: str | None) -> JobRow:
@@ -226,10 +226,12 @@ def running_sessions(conn: Connection, project: str) -> list[JobRow]:
     return [row for row in rows if row.state is JobState.RUNNING and _is_open_session(row)]
 
 
-def end_sessions(conn: Connection, project: str, job_id: JobId, now: int, *, by: str | None) -> list[JobId]:
+def end_sessions(
+    conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float, by: str | None
+) -> list[JobId]:
     """Cancels the sessions that answer with checkpoints of a job, and returns those that have not ended yet."""
     for row in _open_sessions(conn, job_id):
-        cancel(conn, project, row.id, StopMode.GRACEFUL, now, by=by)
+        cancel(conn, project, row.id, StopMode.GRACEFUL, now, stop_seconds=stop_seconds, by=by)
     return [row.id for row in jobs.started_from(conn, job_id) if is_session(read_spec(row.spec))]
 
 

@@ -65,17 +65,21 @@ def find(conn: Connection, project: str, spec: JobSpec, *, hold: bool = False) -
 
 
 def choose(
-    rows: Sequence[CheckpointRow], job: JobRow, wanted: str, *, pointer: str = "/resume_from/checkpoint"
+    rows: Sequence[CheckpointRow], job: JobRow, name: str, *, pointer: str = "/resume_from/checkpoint"
 ) -> CheckpointRow:
-    """Returns the checkpoint that `wanted` names, from the job's `rows`, newest first.
+    """Returns the checkpoint that `name` names, from the job's `rows`, newest first.
 
     Raises InvalidSpec, whose `pointer` leads to the name in the request.
     """
-    usable = checkpoints.committed(rows)
-    if row := checkpoints.named(usable, wanted):
+    committed_rows = checkpoints.committed(rows)
+    if row := checkpoints.named(committed_rows, name):
         return row
-    code, detail = why_not(rows, usable, job, wanted)
-    hint = f"the job's newest checkpoint is {usable[0].id}, of step {usable[0].step}" if usable else _without_any(job)
+    code, detail = why_not(rows, committed_rows, job, name)
+    hint = (
+        f"the job's newest checkpoint is {committed_rows[0].id}, of step {committed_rows[0].step}"
+        if committed_rows
+        else _without_any(job)
+    )
     raise InvalidSpec([Problem(pointer, code, detail, hint)])
 
 
@@ -92,23 +96,21 @@ def _without_any(job: JobRow) -> str:
     )
 
 
-def why_not(
-    rows: Sequence[CheckpointRow], choices: Sequence[CheckpointRow], job: JobRow, wanted: str
-) -> tuple[str, str]:
-    """Returns the code and the detail of the problem that `wanted` names none of the job's `choices` among `rows`."""
-    named = next((row for row in rows if row.id == wanted), None)
-    if named is not None:
-        cause = "was found to be corrupt" if named.status == checkpoints.CORRUPT else "was removed"
-        return "checkpoint_gone", f"checkpoint {wanted} of job {job.id}, of step {named.step}, {cause}"
+def why_not(rows: Sequence[CheckpointRow], choices: Sequence[CheckpointRow], job: JobRow, name: str) -> tuple[str, str]:
+    """Returns the code and the detail of the problem that `name` names none of the job's `choices` among `rows`."""
+    named_row = next((row for row in rows if row.id == name), None)
+    if named_row is not None:
+        cause = "was found to be corrupt" if named_row.status == checkpoints.CORRUPT else "was removed"
+        return "checkpoint_gone", f"checkpoint {name} of job {job.id}, of step {named_row.step}, {cause}"
     if not choices:
         more = " any more" if rows else ", and it has ended" if job.state.is_terminal else " yet"
         return "no_checkpoint", f"job {job.id} has no checkpoint{more}"
-    if wanted == "best":
+    if name == "best":
         return (
             "no_checkpoint",
             f"job {job.id} has no best checkpoint: metric_for_best_model is not set, or the checkpoint was deleted",
         )
-    return "unknown_checkpoint", f"job {job.id} has no checkpoint {wanted}"
+    return "unknown_checkpoint", f"job {job.id} has no checkpoint {name}"
 
 
 def unfit(job: JobRow, spec: JobSpec) -> Iterator[Problem]:

@@ -82,7 +82,7 @@ def cancel(
     mode: StopMode,
     now: int,
     *,
-    stop_seconds: float = 60.0,
+    stop_seconds: float,
     by: str | None = None,
 ) -> JobRow:
     """Cancels a job and returns the job. Raises NotFound, or Conflict if the job has already succeeded or failed.
@@ -107,7 +107,7 @@ def _is_under_way(job: JobRow, mode: StopMode) -> bool:
 
 
 def pause(
-    conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float = 60.0, by: str | None = None
+    conn: Connection, project: str, job_id: JobId, now: int, *, stop_seconds: float, by: str | None = None
 ) -> JobRow:
     """Pauses a job and returns the job. Raises NotFound, or Conflict if the job has ended or is being cancelled."""
     job = lock_for(Action.PAUSE, conn, project, job_id)
@@ -130,8 +130,8 @@ _REFUSED = {
 
 
 def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
-    allowed = job.actions
-    words = ", ".join(allowed) or "nothing until the job has stopped"
+    allowed_actions = job.actions
+    words = ", ".join(allowed_actions) or "nothing until the job has stopped"
     doing = f"is {job.state}, on its way to {'cancelled' if job.desired is Desired.CANCEL else 'paused'}"
     is_stopping = job.state in ACTIVE and job.desired is not Desired.RUN
     state = doing if is_stopping else _STATES.get(job.state, f"is {job.state}")
@@ -140,5 +140,5 @@ def refuse(job: JobRow, verb: Action, hint: str | None = None) -> NoReturn:
         f"job {job.id} {state}, so {_REFUSED[verb]}; allowed now: {words}",
         hint=hint or ("fork it to train longer, or delete it" if job.state is JobState.SUCCEEDED else None),
         state=job.state,
-        allowed=allowed,
+        allowed=allowed_actions,
     )

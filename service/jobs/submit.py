@@ -117,16 +117,17 @@ def replay(conn: Connection, project: str, use: IdempotencyUse) -> Submitted | N
     Callers call this before their checks, because a check may fail now although it passed for the first request.
     """
     holder = idempotency.find(conn, project, use.key)
-    return None if holder is None else _replayed(conn, use, holder)
+    return None if holder is None else _first_result(conn, use, holder)
 
 
 def _replay(conn: Connection, use: IdempotencyUse, job: JobRow, response: str | None) -> Submitted | None:
     row = IdempotencyRow(job.project, use.key, use.body_sha256, job.id, response, job.created_at)
     holder = idempotency.take(conn, row)
-    return None if holder.job_id == job.id else _replayed(conn, use, holder)
+    return None if holder.job_id == job.id else _first_result(conn, use, holder)
 
 
-def _replayed(conn: Connection, use: IdempotencyUse, holder: IdempotencyRow) -> Submitted:
+def _first_result(conn: Connection, use: IdempotencyUse, holder: IdempotencyRow) -> Submitted:
+    """Returns the stored result of the first request. Raises IdempotencyMismatch if its body was another one."""
     if holder.body_sha256 != use.body_sha256:
         raise IdempotencyMismatch(
             f"the Idempotency-Key {use.key!r} was used with another body, for job {holder.job_id}",

@@ -46,18 +46,18 @@ def page(conn: Connection, project: str | None, after: Key | None, limit: int) -
     projects.
     """
     places: list[QueuePlace] = []
-    last, looked_at = after, 0
+    last_key, read_count = after, 0
     for key, place in _walk(conn, project, after):
-        last, looked_at = key, looked_at + 1
+        last_key, read_count = key, read_count + 1
         if place is not None:
             places.append(place)
-        if len(places) > limit or looked_at == MOST:
+        if len(places) > limit or read_count == MOST:
             break
     else:
-        last = None
+        last_key = None
     waiting_rows = waiting_jobs.seen(conn, [place.id for place in places[:limit]])
     data = [(place, waiting_rows[place.id]) for place in places[:limit]]
-    return QueuePage(data, places[limit - 1].key if len(places) > limit else last)
+    return QueuePage(data, places[limit - 1].key if len(places) > limit else last_key)
 
 
 def of_job(conn: Connection, project: str | None, job_id: JobId) -> QueuePage:
@@ -67,8 +67,8 @@ def of_job(conn: Connection, project: str | None, job_id: JobId) -> QueuePage:
         return QueuePage([], None)
     if row.not_before is not None:
         return QueuePage([(_place_of_delayed(row.id, row.not_before), row)], None)
-    ready = ReadyRow(row.id, row.priority, row.queued_at, row.project, row.shape)
-    return QueuePage([(_Ahead(conn, ready.position).place(ready), row)], None)
+    ready_row = ReadyRow(row.id, row.priority, row.queued_at, row.project, row.shape)
+    return QueuePage([(_Ahead(conn, ready_row.position).place(ready_row), row)], None)
 
 
 def _walk(conn: Connection, project: str | None, after: Key | None) -> Iterator[tuple[Key, QueuePlace | None]]:
@@ -101,7 +101,7 @@ class _Ahead:
             self._counts[self._pools[shape]][project] += count
 
     def place(self, row: ReadyRow) -> QueuePlace:
-        before = self._counts[self._pools[row.shape]]
-        in_all, in_project = before.total(), before[row.project]
-        before[row.project] += 1
+        counts = self._counts[self._pools[row.shape]]
+        in_all, in_project = counts.total(), counts[row.project]
+        counts[row.project] += 1
         return QueuePlace(row.id, (0, *row.position), in_all + 1, in_project, in_all - in_project)

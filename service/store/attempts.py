@@ -108,8 +108,8 @@ def claim(
     A new claim is granted only while the job is starting. The supervisor that was granted a claim may repeat it until
     the attempt ends.
     """
-    unclaimed = sources.c.claim.is_(None) & _job_is(job_id, attempt, fence, [JobState.STARTING])
-    repeated = (sources.c.claim == claim) & _job_is(
+    is_new = sources.c.claim.is_(None) & _job_is(job_id, attempt, fence, [JobState.STARTING])
+    is_repeated = (sources.c.claim == claim) & _job_is(
         job_id, attempt, fence, [JobState.STARTING, JobState.RUNNING, JobState.STOPPING]
     )
     statement = (
@@ -119,7 +119,7 @@ def claim(
             sources.c.attempt == attempt,
             sources.c.node == node,
             sources.c.ended_at.is_(None),
-            or_(unclaimed, repeated),
+            or_(is_new, is_repeated),
         )
         .values(claim=claim, boot=boot, claimed_at=func.coalesce(sources.c.claimed_at, now), rendezvous=rendezvous)
         .returning(*_SOURCE_COLUMNS)
@@ -159,7 +159,7 @@ def end_sources(conn: Connection, job_id: JobId, attempt: int, now: int) -> None
     conn.execute(update(sources).where(condition).values(ended_at=now))
 
 
-def mark_sent(conn: Connection, unclaimed: Collection[UnclaimedSource], now: int) -> None:
+def mark_sent(conn: Connection, rows: Collection[UnclaimedSource], now: int) -> None:
     """Stores the time at which the start messages of these sources were sent."""
-    for row in unclaimed:
+    for row in rows:
         change_source(conn, row.job_id, row.attempt, row.source, sent_at=now)

@@ -30,7 +30,7 @@ _STORED_STEP = select(func.max(checkpoints.c.step)).where(
     checkpoints.c.attempt == bindparam("attempt"),
     checkpoints.c.status == COMMITTED,
 )
-_OFFERS = _OF_JOB.where(checkpoints.c.status.not_in([DELETING, DELETED]))
+_OFFERS = _OF_JOB.where(checkpoints.c.status.not_in(GONE))
 _BY_ID = select(*columns_of(checkpoints, CheckpointRow)).where(checkpoints.c.id == bindparam("id"))
 _OWN = checkpoints.alias("own")
 _HAS_ITS_OWN = select(_OWN.c.id).where(_OWN.c.job_id == jobs.c.id).exists()
@@ -101,18 +101,18 @@ def stored_step(conn: Connection, job_id: JobId, attempt: int) -> int | None:
 
 def insert_checkpoint(conn: Connection, row: CheckpointRow) -> None:
     if row.is_best:
-        best = (checkpoints.c.job_id == row.job_id) & checkpoints.c.is_best
-        conn.execute(update(checkpoints).where(best).values(is_best=False))
+        is_best = (checkpoints.c.job_id == row.job_id) & checkpoints.c.is_best
+        conn.execute(update(checkpoints).where(is_best).values(is_best=False))
     conn.execute(insert(checkpoints), values_of(row))
 
 
 def mark(conn: Connection, job_id: JobId, paths: Collection[str], status: str) -> None:
     """Sets the status of the checkpoints with these paths. A pinned checkpoint is never marked for deletion."""
     if paths:
-        named = (checkpoints.c.job_id == job_id) & checkpoints.c.path.in_(sorted(paths))
-        if status in (DELETING, DELETED):
-            named &= checkpoints.c.pinned_from.is_(None)
-        conn.execute(update(checkpoints).where(named).values(status=status))
+        condition = (checkpoints.c.job_id == job_id) & checkpoints.c.path.in_(sorted(paths))
+        if status in GONE:
+            condition &= checkpoints.c.pinned_from.is_(None)
+        conn.execute(update(checkpoints).where(condition).values(status=status))
 
 
 def change(conn: Connection, checkpoint: CheckpointId, **columns: Any) -> None:
@@ -121,8 +121,8 @@ def change(conn: Connection, checkpoint: CheckpointId, **columns: Any) -> None:
 
 def heal(conn: Connection, job_id: JobId, path: str) -> None:
     """Marks a corrupt checkpoint as committed again, because its checksums are right now. Deleted ones stay deleted."""
-    named = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path) & (checkpoints.c.status == CORRUPT)
-    conn.execute(update(checkpoints).where(named).values(status=COMMITTED))
+    condition = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path) & (checkpoints.c.status == CORRUPT)
+    conn.execute(update(checkpoints).where(condition).values(status=COMMITTED))
 
 
 def deleting(conn: Connection) -> list[tuple[JobId, str]]:
@@ -130,8 +130,8 @@ def deleting(conn: Connection) -> list[tuple[JobId, str]]:
     return [(JobId(job_id), path) for job_id, path in conn.execute(_DELETING)]
 
 
-def mark_deleted(conn: Connection, removed: Collection[tuple[JobId, str]]) -> None:
-    for job_id, path in removed:
+def mark_deleted(conn: Connection, folders: Collection[tuple[JobId, str]]) -> None:
+    for job_id, path in folders:
         condition = (checkpoints.c.job_id == job_id) & (checkpoints.c.path == path)
         conn.execute(update(checkpoints).where(condition, IS_DELETING).values(status=DELETED))
 

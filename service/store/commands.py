@@ -88,10 +88,10 @@ def forget_after(conn: Connection, job_id: JobId, step: int) -> None:
 
 def drop_undone(conn: Connection, job_id: JobId) -> list[Command]:
     """Deletes and returns the commands of a job that are not carried out yet."""
-    dropped = undone(conn, job_id)
-    if dropped:
+    open_commands = undone(conn, job_id)
+    if open_commands:
         conn.execute(delete(live_commands).where(live_commands.c.job_id == job_id).where(IS_OPEN_COMMAND))
-    return dropped
+    return open_commands
 
 
 def _body(command: Command) -> str:

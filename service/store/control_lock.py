@@ -23,9 +23,9 @@ ADVISORY_KEY = 0x466F6F74706C6174
 
 
 def control_lock(url: str) -> FileLock | AdvisoryLock:
-    parsed = make_url(url)
-    if parsed.get_backend_name() == "sqlite":
-        return FileLock(f"{parsed.database}.control")
+    database_url = make_url(url)
+    if database_url.get_backend_name() == "sqlite":
+        return FileLock(f"{database_url.database}.control")
     return AdvisoryLock(url)
 
 

@@ -45,11 +45,11 @@ class BucketRange:
     end: int
 
 
-def of_attempts(conn: Connection, wanted: Collection[tuple[JobId, int]]) -> list[CurveRow]:
+def of_attempts(conn: Connection, attempts: Collection[tuple[JobId, int]]) -> list[CurveRow]:
     """Returns the stored curves of these attempts, so that new points can be added to them."""
     columns = (curves.c.job_id, curves.c.attempt, curves.c.name, curves.c.body, curves.c.until)
-    wanted_rows = select(*columns).where(tuple_(curves.c.job_id, curves.c.attempt).in_(sorted(wanted)))
-    return [CurveRow(*row) for row in conn.execute(wanted_rows)]
+    query = select(*columns).where(tuple_(curves.c.job_id, curves.c.attempt).in_(sorted(attempts)))
+    return [CurveRow(*row) for row in conn.execute(query)]
 
 
 def of_job(conn: Connection, job_id: JobId) -> list[CurveRow]:
@@ -64,9 +64,9 @@ def save(conn: Connection, rows: Iterable[CurveRow]) -> None:
 
 def end_at(conn: Connection, job_id: JobId, step: int, *, before: int) -> None:
     """Ends the curves of the attempts `before` this one at a step. Points after the step no longer count."""
-    longer = or_(curves.c.until.is_(None), curves.c.until > step)
-    earlier = (curves.c.job_id == job_id) & (curves.c.attempt < before)
-    conn.execute(update(curves).where(earlier, longer).values(until=step))
+    is_longer = or_(curves.c.until.is_(None), curves.c.until > step)
+    is_earlier = (curves.c.job_id == job_id) & (curves.c.attempt < before)
+    conn.execute(update(curves).where(is_earlier, is_longer).values(until=step))
 
 
 def add(conn: Connection, rows: Sequence[BucketRow]) -> None:
@@ -100,7 +100,7 @@ def points(
     for first in range(0, len(numbers), MOST_AT_ONCE):
         # The numbers are written into the statement, which is safe for integers of our own. Binding a thousand
         # parameters would take as long as running the statement.
-        some = ",".join(map(str, numbers[first : first + MOST_AT_ONCE]))
-        query = text(f"SELECT no, at, step, epoch, data FROM events WHERE job_id = :job AND no IN ({some})")
+        number_list = ",".join(map(str, numbers[first : first + MOST_AT_ONCE]))
+        query = text(f"SELECT no, at, step, epoch, data FROM events WHERE job_id = :job AND no IN ({number_list})")
         values |= {row[0]: (row[1], row[2], row[3], row[4]) for row in conn.execute(query, {"job": job_id})}
     return values

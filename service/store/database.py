@@ -104,12 +104,13 @@ class Database:
         call = partial(self.read_now, fn, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._readers, call)
 
-    async def read_long(self, fn: Write[T]) -> T:
+    async def read_long(self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Does the same as `read` for a function that computes much. Such functions run one after the other.
 
         Two of them at the same time would keep the interpreter from the event loop, and short reads would wait.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._long_reader, self.read_now, fn)
+        call = partial(self.read_now, fn, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._long_reader, call)
 
     def write_now(self, fn: Write[T]) -> T:
         """Does the same as `write`, but blocks the calling thread."""
@@ -222,10 +223,10 @@ def _with_savepoints(session: _Session, batch: list[_Item]) -> list[_Outcome]:
     try:
         with session.transaction() as connection:
             inserts = _inserts_of(batch)
-            inserted = _in_savepoint(connection, inserts) if inserts.rows else _Outcome()
+            outcome_of_inserts = _in_savepoint(connection, inserts) if inserts.rows else _Outcome()
             return [
                 _Outcome(item.fn.result())
-                if isinstance(item.fn, Inserts) and inserted.error is None
+                if isinstance(item.fn, Inserts) and outcome_of_inserts.error is None
                 else _in_savepoint(connection, item.fn)
                 for item in batch
             ]
@@ -292,14 +293,14 @@ def _deliver(batch: list[_Item], outcomes: list[_Outcome]) -> None:
             _settle([(item.future, outcome)])
         else:
             by_loop.setdefault(item.loop, []).append((item.future, outcome))
-    for loop, settled in by_loop.items():
+    for loop, results in by_loop.items():
         # An event loop that has ended has no waiting callers.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_settle, settled)
+            loop.call_soon_threadsafe(_settle, results)
 
 
-def _settle(settled: list[tuple[Any, _Outcome]]) -> None:
-    for future, outcome in settled:
+def _settle(results: list[tuple[Any, _Outcome]]) -> None:
+    for future, outcome in results:
         if future.done():
             continue
         if outcome.error is None:

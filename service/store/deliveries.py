@@ -86,13 +86,13 @@ def due(conn: Connection, now: int, most: int, most_failing: int) -> list[DueDel
     Webhooks that work come first, with up to AT_ONCE deliveries each. Failing webhooks follow with one delivery each,
     in the order in which their pauses ended.
     """
-    well, failing = [], []
-    for failing_since, rests_until, *first in conn.execute(_FIRST, {"now": now}):
+    healthy_first, failing = [], []
+    for failing_since, rests_until, *first_ids in conn.execute(_FIRST, {"now": now}):
         if failing_since is None:
-            well += [(place, delivery) for place, delivery in enumerate(first) if delivery is not None]
+            healthy_first += [(place, delivery) for place, delivery in enumerate(first_ids) if delivery is not None]
         else:
-            failing.append((rests_until or 0, first[0]))
-    ids = [delivery for _, delivery in sorted(well) + sorted(failing)[:most_failing]][:most]
+            failing.append((rests_until or 0, first_ids[0]))
+    ids = [delivery for _, delivery in sorted(healthy_first) + sorted(failing)[:most_failing]][:most]
     rows = {row.id: row for row in conn.execute(_TO_SEND.where(deliveries.c.id.in_(ids)))} if ids else {}
     return [
         DueDelivery(row.id, row.webhook_id, row.body, row.tries, row.url, secrets_at(row, now))
@@ -113,24 +113,26 @@ def store_results(conn: Connection, results: Sequence[DeliveryResult], now: int)
     """
     for result in results:
         status = DELIVERED if result.is_delivered else PENDING if result.again_at is not None else FAILED
-        due_ = result.due
-        counted = conn.execute(
+        delivery = result.due
+        update_result = conn.execute(
             update(deliveries)
-            .where(deliveries.c.id == due_.id, deliveries.c.tries == due_.tries, IS_PENDING)
+            .where(deliveries.c.id == delivery.id, deliveries.c.tries == delivery.tries, IS_PENDING)
             .values(
-                status=status, tries=due_.tries + 1, due_at=result.again_at, tried_at=now,
+                status=status, tries=delivery.tries + 1, due_at=result.again_at, tried_at=now,
                 http_status=result.http_status, answer=result.answer, error=result.error,
             )
         )  # fmt: skip
-        if not counted.rowcount:
+        if not update_result.rowcount:
             continue
-        failing = None if result.is_delivered else func.coalesce(webhooks.c.failing_since, now)
-        rests = None if result.is_delivered else now + REST_SECONDS * 1000
+        failing_since = None if result.is_delivered else func.coalesce(webhooks.c.failing_since, now)
+        rests_until = None if result.is_delivered else now + REST_SECONDS * 1000
         conn.execute(
-            update(webhooks).where(webhooks.c.id == due_.webhook_id).values(failing_since=failing, rests_until=rests)
+            update(webhooks)
+            .where(webhooks.c.id == delivery.webhook_id)
+            .values(failing_since=failing_since, rests_until=rests_until)
         )
         if result.disable is not None:
-            disable(conn, due_.webhook_id, result.disable, now)
+            disable(conn, delivery.webhook_id, result.disable, now)
 
 
 def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: int) -> list[WebhookId]:
@@ -138,17 +140,17 @@ def give_up(conn: Connection, failing: Collection[WebhookId], since: int, now: i
     candidates = select(webhooks.c.id, webhooks.c.failing_since).where(
         webhooks.c.id.in_(failing), webhooks.c.failing_since.is_not(None), IS_ON
     )
-    disabled = []
+    disabled_ids = []
     for webhook, failing_since in conn.execute(candidates).all():
         why = f"every delivery since {text_of(failing_since)} has failed"
         if failing_since > since:
-            waiting = select(deliveries.c.due_at).where(deliveries.c.webhook_id == webhook, IS_PENDING)
-            if conn.execute(waiting.order_by(deliveries.c.due_at).limit(1).offset(MOST_WAITING)).first() is None:
+            query = select(deliveries.c.due_at).where(deliveries.c.webhook_id == webhook, IS_PENDING)
+            if conn.execute(query.order_by(deliveries.c.due_at).limit(1).offset(MOST_WAITING)).first() is None:
                 continue
             why += f", and more than {MOST_WAITING:,} deliveries waited"
         disable(conn, webhook, why, now)
-        disabled.append(webhook)
-    return disabled
+        disabled_ids.append(webhook)
+    return disabled_ids
 
 
 def log(conn: Connection, webhook: WebhookId, limit: int, before: DeliveryId | None = None) -> list[DeliveryRow]:

@@ -60,11 +60,11 @@ def append(
     return int(row.last_no)
 
 
-def has_own(conn: Connection, job_id: JobId, kind: Kind, message: str) -> bool:
-    """Returns True if the service has written exactly this message for a job already."""
-    condition = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == kind)
-    stored = conn.execute(select(events.c.data).where(*condition)).scalars()
-    return any(json.loads(data).get("message") == message for data in stored)
+def has_note(conn: Connection, job_id: JobId, message: str) -> bool:
+    """Returns True if the service has written a note with exactly this message for a job already."""
+    condition = (events.c.job_id == job_id, events.c.source == SERVICE_SOURCE, events.c.kind == Kind.NOTE)
+    texts = conn.execute(select(events.c.data).where(*condition)).scalars()
+    return any(json.loads(data).get("message") == message for data in texts)
 
 
 def own_event(

@@ -52,11 +52,7 @@ class JobFilter:
 
 
 def newest_trainings(
-    conn: Connection,
-    filter: JobFilter,
-    after: JobId | None,
-    limit: int,
-    matches: Callable[[JobRow], bool] = lambda row: True,
+    conn: Connection, filter: JobFilter, after: JobId | None, limit: int, matches: Callable[[JobRow], bool]
 ) -> list[JobRow]:
     """Returns up to `limit` matching jobs that train, newest first. `after` is the last job of the previous page."""
     trainings: list[JobRow] = []
@@ -136,8 +132,8 @@ class _Order:
         self.field = {"created": None, "priority": "priority", "name": "name"}[sort.lstrip("-")]
 
     def columns(self, index: IndexChoice) -> list[ColumnElement[Any]]:
-        named = [self._column(self.field, index)] if self.field else []
-        return [column.desc() if self.descending else column.asc() for column in (*named, index.id)]
+        columns = [self._column(self.field, index)] if self.field else []
+        return [column.desc() if self.descending else column.asc() for column in (*columns, index.id)]
 
     def _column(self, field: str, index: IndexChoice) -> ColumnElement[Any]:
         column = jobs.c[field]
@@ -151,8 +147,8 @@ class _Order:
             return index.id < place[1] if self.descending else index.id > place[1]
         # For a comparison of tuples, the database skips the earlier entries of its index. With AND and OR, it would
         # read all rows with the same first value.
-        here = tuple_(self._column(self.field, index), index.id)
-        return here < tuple_(*place) if self.descending else here > tuple_(*place)
+        key = tuple_(self._column(self.field, index), index.id)
+        return key < tuple_(*place) if self.descending else key > tuple_(*place)
 
     def key(self, row: JobRow) -> tuple[Any, str]:
         return (getattr(row, self.field) or ("" if self.field == "name" else 0) if self.field else 0, row.id)
@@ -163,8 +159,8 @@ class _Order:
     def read(self, cursor: str) -> tuple[Any, str]:
         try:
             sort, value, job_id = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-            expected = str if self.field == "name" else int
-            if sort != self.sort or type(value) is not expected or not is_id(str(job_id), "job") or not _is_sane(value):
+            has_value = type(value) is (str if self.field == "name" else int) and _is_sane(value)
+            if sort != self.sort or not has_value or not is_id(str(job_id), "job"):
                 raise ValueError
         except (ValueError, TypeError, RecursionError):
             raise InvalidSpec(
@@ -195,8 +191,8 @@ def _rows(
         ids += conn.execute(query).scalars()
     if len(filter.walks) > 1:
         # The database sorts the jobs of several states, because PostgreSQL compares names as its locale does.
-        some = select(jobs.c.id).where(jobs.c.id.in_(ids))
-        ids = list(conn.execute(some.order_by(*order.columns(IndexChoice.FEW)).limit(limit)).scalars())
+        in_states = select(jobs.c.id).where(jobs.c.id.in_(ids))
+        ids = list(conn.execute(in_states.order_by(*order.columns(IndexChoice.FEW)).limit(limit)).scalars())
     rows = {row.id: to_row(row) for row in conn.execute(_BY_IDS, {"ids": ids})} if ids else {}
     return [rows[job_id] for job_id in ids]
 
@@ -210,8 +206,8 @@ def _cheapest_index(
     """
 
     def are_few(select_some: Select[Any]) -> bool:
-        some = select_some.limit(FEW + 1).subquery()
-        return conn.execute(select(func.count()).select_from(some)).scalar_one() <= FEW
+        few_rows = select_some.limit(FEW + 1).subquery()
+        return conn.execute(select(func.count()).select_from(few_rows)).scalar_one() <= FEW
 
     in_project = JobFilter(filter.project)
     if filter.name is not None or filter.ids is not None or filter.forked_from is not None:
@@ -220,8 +216,8 @@ def _cheapest_index(
         return IndexChoice.ORDER
     if state and (filter.tag or field) and are_few(_matching(select(jobs.c.id), in_project, state)):
         return IndexChoice.FEW
-    tagged = select(job_tags.c.job_id).where(job_tags.c.project == filter.project, job_tags.c.tag == filter.tag)
-    if filter.tag and (field is None or are_few(tagged)):
+    with_tag = select(job_tags.c.job_id).where(job_tags.c.project == filter.project, job_tags.c.tag == filter.tag)
+    if filter.tag and (field is None or are_few(with_tag)):
         return IndexChoice.TAG
     return IndexChoice.ORDER
 
@@ -254,9 +250,9 @@ def _matching(
     if filter.tag is not None:
         # A column `+ ""` is an expression, so the database cannot use the column's index.
         by_tag = index is IndexChoice.TAG
-        join = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
+        is_tag_of_job = jobs.c.id == (job_tags.c.job_id + "" if by_tag else job_tags.c.job_id)
         has_tag = (job_tags.c.tag if by_tag else job_tags.c.tag + "") == filter.tag
-        query = query.join(job_tags, and_(join, job_tags.c.project == filter.project)).where(has_tag)
+        query = query.join(job_tags, and_(is_tag_of_job, job_tags.c.project == filter.project)).where(has_tag)
     return query
 
 
@@ -268,6 +264,6 @@ def _total(conn: Connection, filter: JobFilter) -> int:
     total = 0
     for state in filter.walks:
         query = _matching(select(jobs.c.id), filter, state, _cheapest_index(conn, filter, state))
-        some = query.limit(COUNTED_TO + 1).subquery()
-        total += conn.execute(select(func.count()).select_from(some)).scalar_one()
+        first_rows = query.limit(COUNTED_TO + 1).subquery()
+        total += conn.execute(select(func.count()).select_from(first_rows)).scalar_one()
     return total

@@ -155,11 +155,11 @@ def move(
     A placement sets `next_attempt` and `next_fence`. `step` is the step to which the job goes back, for the event.
     `with_event=False` is for callers that have written the event.
     """
-    allowed = [state for state in expect if may_move(state, to)]
-    if len(allowed) != len(expect):
-        wrong = ", ".join(sorted(set(expect) - set(allowed)))
-        raise ValueError(f"a job must not move from {wrong} to {to}: see docs/reference/lifecycle.md")
-    guard = [jobs.c.id == job_id, jobs.c.state.in_(allowed)]
+    allowed_states = [state for state in expect if may_move(state, to)]
+    if len(allowed_states) != len(expect):
+        wrong_states = ", ".join(sorted(set(expect) - set(allowed_states)))
+        raise ValueError(f"a job must not move from {wrong_states} to {to}: see docs/reference/lifecycle.md")
+    guard = [jobs.c.id == job_id, jobs.c.state.in_(allowed_states)]
     if attempt is not None:
         guard.append(jobs.c.attempt == attempt)
     if fence is not None:
@@ -279,17 +279,17 @@ def lock_name_elsewhere(conn: Connection, project: str, name: str) -> None:
 
 
 def state_counts(conn: Connection) -> dict[str, int]:
-    counted = select(jobs.c.state, func.count().label("jobs")).group_by(jobs.c.state)
-    return {row.state: row.jobs for row in conn.execute(counted)}
+    query = select(jobs.c.state, func.count().label("jobs")).group_by(jobs.c.state)
+    return {row.state: row.jobs for row in conn.execute(query)}
 
 
 def waiting_counts(conn: Connection) -> dict[str, int]:
     """Returns the numbers of queued jobs of every project, by the reason for their wait."""
     ready_shape = case((jobs.c.not_before.is_(None), jobs.c.shape), else_="").label("ready_shape")
-    queued = select(ready_shape, jobs.c.reason, func.count().label("jobs")).where(jobs.c.state == JobState.QUEUED)
+    query = select(ready_shape, jobs.c.reason, func.count().label("jobs")).where(jobs.c.state == JobState.QUEUED)
     reasons = explanations(conn)
     counts: dict[str, int] = {}
-    for row in conn.execute(queued.group_by(ready_shape, jobs.c.reason)):
+    for row in conn.execute(query.group_by(ready_shape, jobs.c.reason)):
         reason, _ = reasons.get(row.ready_shape, (row.reason, None))
         counts[reason] = counts.get(reason, 0) + row.jobs
     return counts

@@ -46,9 +46,9 @@ def delete_key(conn: Connection, key: KeyId, project: str | None) -> KeyRow:
     return KeyRow(*row)
 
 
-def mark_used(conn: Connection, used: Collection[KeyId], now: int) -> None:
+def mark_used(conn: Connection, key_ids: Collection[KeyId], now: int) -> None:
     """Stores the time of the last use of these keys. Callers do so once a minute, not for each request."""
-    conn.execute(_MARK, [{"id_": key, "at": now} for key in sorted(used)])
+    conn.execute(_MARK, [{"id_": key, "at": now} for key in sorted(key_ids)])
 
 
 def insert_ticket(conn: Connection, row: TicketRow, now: int) -> None:

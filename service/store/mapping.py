@@ -17,16 +17,16 @@ SQL_TYPES: dict[type, type[TypeEngine[Any]]] = {str: String, int: Integer, float
 
 
 def table_of(
-    metadata: MetaData, name: str, row_class: type, key: Collection[str], *others: Column[Any], **options: Any
+    metadata: MetaData, name: str, row_class: type, key: Collection[str], *other_columns: Column[Any], **options: Any
 ) -> Table:
     """Returns a table with a column for each field of the dataclass.
 
-    `others` are columns that the dataclass lacks, or that replace the one of a field.
+    `other_columns` are columns that the dataclass lacks, or that replace the one of a field.
     """
-    other_names = {column.name for column in others}
+    other_names = {column.name for column in other_columns}
     hints = get_type_hints(row_class, include_extras=True)
     columns = [_column(field, hints[field], field in key) for field in hints if field not in other_names]
-    return Table(name, metadata, *columns, *others, **options)
+    return Table(name, metadata, *columns, *other_columns, **options)
 
 
 def _column(name: str, hint: Any, is_key: bool) -> Column[Any]:
@@ -97,5 +97,5 @@ def upsert(conn: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
 @cache
 def _upsert(table: Table, dialect: str) -> Any:
     statement = _INSERTS[dialect](table)
-    replaced = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
-    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=replaced)
+    new_values = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
+    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=new_values)

@@ -131,5 +131,5 @@ def catalogues_of(conn: Connection, hashes: Collection[str]) -> dict[str, dict[s
 def prune(conn: Connection, before: int) -> None:
     """Deletes lost nodes that have sent no heartbeat since the time `before`, and catalogues that no node has."""
     conn.execute(delete(nodes).where(nodes.c.seen_at < before, *_REMOVABLE))
-    used = select(nodes.c.catalogue_hash).where(nodes.c.catalogue_hash.is_not(None))
-    conn.execute(delete(catalogue_table).where(catalogue_table.c.hash.not_in(used)))
+    used_hashes = select(nodes.c.catalogue_hash).where(nodes.c.catalogue_hash.is_not(None))
+    conn.execute(delete(catalogue_table).where(catalogue_table.c.hash.not_in(used_hashes)))

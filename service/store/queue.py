@@ -31,7 +31,7 @@ from sqlalchemy import (
 from footplate.contract.ids import Fence, JobId, NodeId
 from footplate.contract.lifecycle import JobState
 from service.store.mapping import upsert
-from service.store.tables import IS_ACTIVE, IS_DELAYED, IS_READY, jobs, sources, waits
+from service.store.tables import IS_ACTIVE, IS_DELAYED, IS_READY, TRIED, jobs, sources, waits
 
 SKEW_MS = 60_000
 """The difference that the clocks of two machines may have."""
@@ -121,15 +121,13 @@ _HEADS = text("""
     )
     ORDER BY head.shape
 """)
-TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
-"""The order in which placement tries jobs. `QueuePosition`, `_HEADS` and `behind` contain the same order."""
 
 
-def behind(some: Select[Any]) -> tuple[Select[Any], Select[Any]]:
+def behind(query: Select[Any]) -> tuple[Select[Any], Select[Any]]:
     """Returns queries for the jobs after a position: of the same priority, and of lower ones. No index serves both."""
     younger = tuple_(jobs.c.queued_at, jobs.c.id) > tuple_(bindparam("queued_at"), bindparam("id"))
-    same_priority = some.where(jobs.c.priority == bindparam("priority"), younger).order_by(jobs.c.queued_at, jobs.c.id)
-    lower = some.where(jobs.c.priority < bindparam("priority")).order_by(*TRIED)
+    same_priority = query.where(jobs.c.priority == bindparam("priority"), younger).order_by(jobs.c.queued_at, jobs.c.id)
+    lower = query.where(jobs.c.priority < bindparam("priority")).order_by(*TRIED)
     return same_priority.limit(bindparam("most")), lower.limit(bindparam("most"))
 
 
@@ -161,15 +159,15 @@ def in_chunks(
     while True:
         rows: list[Row[Any]] = []
         for statement in statements:
-            here = {"priority": priority, "queued_at": queued_at, "id": job_id, "most": most - len(rows)}
-            rows += conn.execute(statement, {**here, **values})
+            parameters = {"priority": priority, "queued_at": queued_at, "id": job_id, "most": most - len(rows)}
+            rows += conn.execute(statement, {**parameters, **values})
             if len(rows) == most:
                 break
         yield from rows
         if len(rows) < most:
             return
-        last, most = rows[-1], min(4 * most, limit)
-        priority, queued_at, job_id = last.priority, last.queued_at, last.id
+        last_row, most = rows[-1], min(4 * most, limit)
+        priority, queued_at, job_id = last_row.priority, last_row.queued_at, last_row.id
 
 
 # When delayed jobs become ready ---------------------------------------------------------------------------------------
@@ -221,16 +219,16 @@ def explanations(conn: Connection) -> dict[str, tuple[str, str]]:
     return {row.shape: (row.reason, row.message) for row in conn.execute(_EXPLANATIONS)}
 
 
-def explain(conn: Connection, changed: Mapping[str, tuple[str, str]], removed_shapes: Collection[str]) -> None:
-    """Stores a reason and a message for each shape in `changed`, and deletes the rows of `removed_shapes`.
+def explain(conn: Connection, new_waits: Mapping[str, tuple[str, str]], removed_shapes: Collection[str]) -> None:
+    """Stores a reason and a message for each shape in `new_waits`, and deletes the rows of `removed_shapes`.
 
     No job gets an event or a new version, because reasons change often.
     """
     if removed_shapes:
         conn.execute(delete(waits).where(waits.c.shape.in_(sorted(removed_shapes))))
-    if changed:
+    if new_waits:
         rows = [
-            {"shape": shape, "reason": reason, "message": text} for shape, (reason, text) in sorted(changed.items())
+            {"shape": shape, "reason": reason, "message": text} for shape, (reason, text) in sorted(new_waits.items())
         ]
         upsert(conn, waits, rows)
 

@@ -24,11 +24,11 @@ def migrate(url: str) -> None:
 
     An upgrade is one transaction: if it fails or is interrupted, the database keeps its older version.
     """
-    current = _create_if_empty(url)
-    if current not in versions():
+    version = _create_if_empty(url)
+    if version not in versions():
         known_versions = ", ".join(versions())
-        raise SettingsError(f"the database is at version {current}, not one of {known_versions}: {_remedy(current)}")
-    if current != newest():
+        raise SettingsError(f"the database is at version {version}, not one of {known_versions}: {_remedy(version)}")
+    if version != newest():
         # Imported here, because a service that only checks its schema starts faster without Alembic.
         from alembic import command
         from alembic.config import Config
@@ -45,13 +45,13 @@ def _create_if_empty(url: str) -> str:
     engines = Engines(url, readers=1, writers=1)
     try:
         with database_errors(), engines.writer.begin() as conn:
-            if (current := _revision(conn)) is None:
+            if (version := _revision(conn)) is None:
                 _require_utf8(conn)
-                current = newest()
+                version = newest()
                 _create_tables(conn)
                 VERSION.create(conn)
-                conn.execute(insert(VERSION), {"version_num": current})
-            return current
+                conn.execute(insert(VERSION), {"version_num": version})
+            return version
     finally:
         engines.dispose()
 

@@ -50,9 +50,10 @@ _partial_index(IS_QUEUED, "ix_jobs_queued", jobs.c.project, jobs.c.priority, job
 # The order in which placement tries jobs. One index is over all jobs, with the columns that GET /queue counts. The
 # other is over the jobs of each shape. Both contain the columns of their conditions, because SQLite would otherwise
 # read the row of the job for each entry.
-_TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
-_OF_ALL = (*_TRIED, jobs.c.project, jobs.c.shape, jobs.c.state, jobs.c.not_before)
-_OF_SHAPE = (jobs.c.shape, *_TRIED, jobs.c.state, jobs.c.not_before)
+TRIED = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+"""The order in which placement tries jobs. `QueuePosition`, `_HEADS` and `behind` in queue.py contain it, too."""
+_OF_ALL = (*TRIED, jobs.c.project, jobs.c.shape, jobs.c.state, jobs.c.not_before)
+_OF_SHAPE = (jobs.c.shape, *TRIED, jobs.c.state, jobs.c.not_before)
 _partial_index(IS_READY, "ix_jobs_ready", *_OF_ALL)
 _partial_index(IS_READY, "ix_jobs_shape", *_OF_SHAPE)
 _partial_index(IS_DELAYED, "ix_jobs_later", jobs.c.not_before, jobs.c.id)

@@ -74,7 +74,7 @@ def ended(conn: Connection, job_ids: Collection[JobId], since: int) -> list[Ende
         data, error = values.pop("data"), values.pop("error")
         if traceparent := json.loads(data).get("traceparent"):
             code = json.loads(error).get("code") if error else None
-            here = {"job_id": row["job_id"], "attempt": row["attempt"]}
-            names = list(conn.execute(_NODES, here).scalars())
+            parameters = {"job_id": row["job_id"], "attempt": row["attempt"]}
+            names = list(conn.execute(_NODES, parameters).scalars())
             rows.append(EndedAttempt(traceparent=traceparent, nodes=names, error=code, **values))
     return rows

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, and_, bindparam, func, or_, select, tuple_
 
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState, Reason
-from service.store.queue import FIRST_CHUNK, TRIED, QueuePosition, behind, explained, in_chunks
-from service.store.tables import IS_DELAYED, IS_READY, attempts, jobs
+from service.store.queue import FIRST_CHUNK, QueuePosition, behind, explained, in_chunks
+from service.store.tables import IS_DELAYED, IS_READY, TRIED, attempts, jobs
 
 MOST = 10_000
 COUNTED_TO = 1_000
@@ -119,8 +119,8 @@ def delayed(conn: Connection, after: tuple[int, str]) -> Iterator[DelayedRow]:
     Rows are read in chunks as the caller needs them.
     """
     while True:
-        here = {"not_before": after[0], "id": after[1], "most": MOST_AT_ONCE}
-        rows = [DelayedRow(*row) for row in conn.execute(_DELAYED_BEHIND, here)]
+        parameters = {"not_before": after[0], "id": after[1], "most": MOST_AT_ONCE}
+        rows = [DelayedRow(*row) for row in conn.execute(_DELAYED_BEHIND, parameters)]
         yield from rows
         if len(rows) < MOST_AT_ONCE:
             return
@@ -142,11 +142,11 @@ def seen(conn: Connection, ids: Collection[JobId]) -> dict[JobId, WaitingRow]:
 def count_ready(conn: Connection, before: QueuePosition | None = None, most: int = MOST) -> dict[tuple[str, str], int]:
     """Counts the ready jobs before a position, by project and shape. Reads the first `most` jobs of the queue only."""
     if before is None:
-        counted = conn.execute(_COUNTED, {"most": most})
+        rows = conn.execute(_COUNTED, {"most": most})
     else:
-        here = {"priority": -before.urgency, "queued_at": before.queued_at, "id": before.id}
-        counted = conn.execute(_COUNTED_BEFORE, {**here, "most": most})
-    return {(row.project, row.shape): row.jobs for row in counted}
+        parameters = {"priority": -before.urgency, "queued_at": before.queued_at, "id": before.id}
+        rows = conn.execute(_COUNTED_BEFORE, {**parameters, "most": most})
+    return {(row.project, row.shape): row.jobs for row in rows}
 
 
 def count(conn: Connection, project: str | None, most: int = COUNTED_TO + 1) -> tuple[int, int]:
@@ -161,6 +161,6 @@ def count(conn: Connection, project: str | None, most: int = COUNTED_TO + 1) -> 
         totals[row.project] = totals.get(row.project, 0) + row.jobs
     if project is None:
         return min(most, sum(totals.values())), 0
-    elsewhere = sum(number for name, number in totals.items() if name != project)
+    in_others = sum(number for name, number in totals.items() if name != project)
     in_project: int = conn.execute(_OWN, {"project": project, "most": most}).scalar_one()
-    return in_project, min(most, elsewhere)
+    return in_project, min(most, in_others)

@@ -110,12 +110,12 @@ def delete_webhook(conn: Connection, project: str, webhook: WebhookId) -> Webhoo
 
 def amend(conn: Connection, project: str, webhook: WebhookId, changes: Changes, now: int) -> WebhookRow:
     """Changes a webhook. Waiting deliveries go to its new URL. Raises NotFound."""
-    old = get(conn, project, webhook)
+    old_row = get(conn, project, webhook)
     columns: dict[str, Any] = {name: changes.get(name) for name in ("url", "description") if name in changes}
     columns |= {name: filter_text(changes.get(name)) for name in ("states", "tags") if name in changes}
     if changes.get("enabled"):
         columns |= {"disabled_at": None, "disabled_why": None}
-    if changes.get("enabled") or changes.get("url", old.url) != old.url:
+    if changes.get("enabled") or changes.get("url", old_row.url) != old_row.url:
         columns |= {"failing_since": None, "rests_until": None}
     if columns:
         conn.execute(update(webhooks).where(webhooks.c.id == webhook).values(**columns))
@@ -153,14 +153,14 @@ def disable(conn: Connection, webhook: WebhookId, why: str, now: int) -> None:
 
 def write_deliveries(conn: Connection, change: StateChange, now: int) -> None:
     """Writes a delivery for each webhook of the job's project whose filters match."""
-    listening = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": change.project})]
-    wanting = [webhook for webhook in listening if _wants(webhook, change)]
-    if any(webhook.format == OPENAI for webhook in wanting):
+    enabled_webhooks = [WebhookRow(*row) for row in conn.execute(_LISTENING, {"project": change.project})]
+    receivers = [webhook for webhook in enabled_webhooks if _wants(webhook, change)]
+    if any(webhook.format == OPENAI for webhook in receivers):
         spec, needs = conn.execute(select(jobs.c.spec, jobs.c.needs).where(jobs.c.id == change.job)).one()
         # OpenAI's list of fine-tuning jobs leaves out other jobs, such as serving sessions.
         is_training = needs != NO_NEEDS and trains(read_spec(spec))
-        wanting = [webhook for webhook in wanting if webhook.format != OPENAI or is_training]
-    rows = [values_of(_delivery(webhook, change, now)) for webhook in wanting]
+        receivers = [webhook for webhook in receivers if webhook.format != OPENAI or is_training]
+    rows = [values_of(_delivery(webhook, change, now)) for webhook in receivers]
     if rows:
         conn.execute(insert(deliveries), rows)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from footplate.contract.ids import DeliveryId
 from footplate.contract.outbound import Allowed, Refused, read_url
+from service.end_tasks import end_tasks
 from service.store import deliveries
-from service.store.database import Write
 from service.store.deliveries import DeliveryResult, DueDelivery
 from service.store.times import now_ms
 from service.webhooks.sending import Answer, Resolve, aim, headers, post, resolved
@@ -32,11 +32,11 @@ LOOK_SECONDS = 1.0
 KEPT_CHARACTERS = 500
 GONE = 410
 
-Ask = Callable[[Write[Any]], Awaitable[Any]]
+Ask = Callable[..., Awaitable[Any]]
 
 
 class WebhookSender:
-    """Sends the deliveries that are due. `read` and `write` run a function in a transaction of the database."""
+    """Sends the deliveries that are due. `read` and `write` are those of a `Database`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class WebhookSender:
         """Starts a task for each delivery that is due and not being sent, up to MOST_AT_ONCE tasks."""
         await self.store_results()
         now, most = self._clock(), MOST_AT_ONCE + len(self._under_way)
-        due: list[DueDelivery] = await self._read(lambda conn: deliveries.due(conn, now, most, MOST_FAILING))
+        due: list[DueDelivery] = await self._read(deliveries.due, now, most, MOST_FAILING)
         for delivery in due:
             if delivery.id not in self._under_way and len(self._under_way) < MOST_AT_ONCE:
                 self._under_way[delivery.id] = asyncio.create_task(self._try(delivery))
@@ -83,23 +83,21 @@ class WebhookSender:
             deliveries.store_results(conn, results, now)
             return deliveries.give_up(conn, failing, now - GIVE_UP_SECONDS * 1000, now) if failing else []
 
-        disabled = await self._write(write)
+        disabled_ids = await self._write(write)
         for result in results:
             del self._under_way[result.due.id]
             self.delivered += result.is_delivered
             self.failed += not result.is_delivered
             if result.disable is not None:
-                disabled.append(result.due.webhook_id)
-        for webhook in disabled:
+                disabled_ids.append(result.due.webhook_id)
+        for webhook in disabled_ids:
             log.warning("webhook %s is disabled: GET /webhooks/%s shows the reason", webhook, webhook)
 
     async def stop(self) -> None:
         """Cancels the deliveries that are being sent. The next control sends them again."""
         tasks = list(self._under_way.values())
         self._under_way.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     async def _try(self, due: DueDelivery) -> DeliveryResult:
         seconds, body = self._clock() // 1000, due.body.encode()

@@ -56,7 +56,7 @@ def place_waiting(conn: Connection, now: int) -> list[JobId]:
         pass
     result = plan_queue(conn)
     started_ids = start(conn, result.placements, now)
-    queue.explain(conn, result.changed, result.removed_shapes)
+    queue.explain(conn, result.new_waits, result.removed_shapes)
     return started_ids
 
 

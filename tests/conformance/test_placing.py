@@ -111,12 +111,12 @@ def test_a_changed_wait_reason_is_written_once_for_all_jobs_of_a_shape(stage: St
     result = stage.read(plan_queue)
     stage.place()
 
-    assert len(result.changed) == 1
+    assert len(result.new_waits) == 1
     assert {stage.job(copy).reason for copy in copies} == {Reason.CAPACITY}
     assert {row.reason for _, row in _page(stage)} == {Reason.CAPACITY}
     assert stage.read(jobs.waiting_counts) == {"capacity": FEW + 1}
     assert {stage.job(copy).version for copy in copies} == versions
-    assert not stage.read(plan_queue).changed
+    assert not stage.read(plan_queue).new_waits
 
 
 def _page(stage: Stage) -> list[Any]:

@@ -18,7 +18,7 @@ from sqlalchemy import select
 from footplate.contract import keys, layout
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId, new_claim_id, new_node_id
-from footplate.contract.lifecycle import JobState
+from footplate.contract.lifecycle import JobState, StopMode
 from footplate.contract.messages import (
     TO_ATTEMPT,
     AttemptReply,
@@ -222,7 +222,7 @@ async def test_a_session_is_notified_that_a_job_waits_for_its_slot(worker: Worke
 async def test_a_cancel_reaches_the_worker_before_its_next_heartbeat(worker: Worker) -> None:
     grant = await worker.start()
     await worker.send(grant, [1])
-    await worker.db.write(lambda conn: cancel(conn, "default", grant.job, "graceful", now_ms()))  # type: ignore[arg-type]
+    await worker.db.write(cancel, "default", JobId(grant.job), StopMode.GRACEFUL, now_ms(), stop_seconds=60.0)
     worker.control.wake()
 
     reply = await worker.await_reply(grant.claim)

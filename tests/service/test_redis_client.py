@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer
 async def test_a_message_that_is_not_ours_does_not_end_the_wake_ups(foreign: bytes) -> None:
     server, woken, job = RedisServer().start(), set[str](), new_job_id()
     redis, notifier = Redis.from_url(server.url), RedisNotifier(server.url, woken.update)
-    notifier.start(listens=True)
+    notifier.start()
 
     async def heard(message: bytes) -> bool:
         return bool(await redis.publish(keys.WAKE, message))

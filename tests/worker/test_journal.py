@@ -204,7 +204,7 @@ def test_acknowledged_events_free_space_in_a_journal(tmp_path: Path) -> None:
     sizes = []
     for n in range(200):
         journal.append([log(n * 20 + k, text="x" * 50) for k in range(20)])
-        journal.drop_acknowledged(acknowledged=max(0, journal.last - 30))
+        journal.drop_acknowledged(watermark=max(0, journal.last - 30))
         sizes.append(journal.size)
         assert [event["seq"] for event in read(journal, journal.last - 30)] == list(
             range(max(1, journal.last - 29), journal.last + 1)

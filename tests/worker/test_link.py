@@ -79,7 +79,7 @@ def test_a_service_restored_to_an_earlier_watermark_gets_the_missing_events(
     redis: RedisServer, journal: Journal, grant: Grant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_link, "SILENCE_SECONDS", -1.0)
-    client, sender = connect(redis.url), Sender(journal, acknowledged=8)
+    client, sender = connect(redis.url), Sender(journal, watermark=8)
     client.set(keys.EPOCH, "epoch")
     client.set(keys.watermark(grant.job, grant.attempt, 0), 3)
 

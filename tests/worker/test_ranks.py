@@ -106,7 +106,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_processes, "LAST_REPORTS_SECONDS", -1.0)
+    monkeypatch.setattr(training_processes, "OTHER_REPORTS_SECONDS", -1.0)
 
 
 def test_every_rank_reports_under_its_number_and_the_first_reports_for_all(stage: Stage) -> None:

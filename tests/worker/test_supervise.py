@@ -22,6 +22,7 @@ from worker.attempt.supervise import supervise
 from worker.identity import claim_node
 from worker.redis_client import connect
 from worker.settings import WorkerSettings
+from worker.tracing import Untraced
 
 
 @pytest.mark.parametrize("has_bucket", [False, True], ids=["folder", "bucket"])
@@ -56,7 +57,7 @@ def test_an_unexpected_error_of_the_supervisor_ends_training_and_is_reported(
 
     with ThreadPoolExecutor(1) as thread:
         last = thread.submit(answer_with_nonsense)
-        supervise(settings, node, grant, connect(redis.url))
+        supervise(settings, node, grant, connect(redis.url), None, Untraced())
 
     outcome = control.done(grant.job)
     assert last.result(60) == b"", "a warm parent kills training when its supervisor hangs up"

@@ -69,15 +69,15 @@ class ArtifactSync(Background):
         These are put into the queue `events` after the checkpoint's files have been uploaded to the bucket. Their order
         does not change, because the checkpoint that is reported last counts as the job's newest.
         """
-        others = []
+        other_events = []
         for event in events:
             if event["kind"] == Kind.CHECKPOINT and event["data"].get("status") == "committed":
                 with self._lock:
                     self._waiting.append(event)
                 self._add(self._upload_next_checkpoint)
             else:
-                others.append(event)
-        return others
+                other_events.append(event)
+        return other_events
 
     def upload_outputs(self) -> None:
         """Uploads what training has left. Its newest checkpoint is first, because a stop may leave no time for all."""
@@ -138,11 +138,11 @@ class ArtifactSync(Background):
         for offer in [offer for offer in offers if offer.of is None] or offers[:1]:
             if (stage := self._fetch_stage(offer)) in fetched_stages:
                 continue
-            began = time.monotonic()
-            what = f"the download of the checkpoint {offer.path}"
-            if self._retry_while_unreachable(what, partial(self._fetch_offer, offer)):
-                took = time.monotonic() - began
-                text = f"fetched the checkpoint of step {offer.step} from the artifact store in {took:.1f} s"
+            began_at = time.monotonic()
+            download_name = f"the download of the checkpoint {offer.path}"
+            if self._retry_while_unreachable(download_name, partial(self._fetch_offer, offer)):
+                seconds = time.monotonic() - began_at
+                text = f"fetched the checkpoint of step {offer.step} from the artifact store in {seconds:.1f} s"
                 self._note(text, checkpoint=offer.path)
                 fetched_stages.add(stage)
 
@@ -186,13 +186,13 @@ class ArtifactSync(Background):
         (folder / layout.MANIFEST).write_bytes(text)
         if sha256 not in ("", hashlib.sha256(text).hexdigest()):
             return False
-        for name, expected in _files_of(text).items():
+        for name, entry in _files_of(text).items():
             # The first bad file ends the download. Training checks files in the same order, and names this one.
-            if not stays_inside(name) or not (
-                _is_verified(folder / name, expected) or self._fetch_file(f"{place}/{name}")
-            ):
+            if not stays_inside(name):
                 return False
-            if not _is_verified(folder / name, expected):
+            if _is_verified(folder / name, entry):
+                continue
+            if not (self._fetch_file(f"{place}/{name}") and _is_verified(folder / name, entry)):
                 return False
         return True
 
@@ -255,8 +255,8 @@ class ArtifactSync(Background):
             self._newest = None
 
     def _report_checkpoint(self, event: Event) -> None:
-        deleted = [*self._unreported_deletions, *_deleted_by(event)]
-        self.events.put({**event, "data": {**event["data"], "deleted": deleted}})
+        deleted_paths = [*self._unreported_deletions, *_deleted_by(event)]
+        self.events.put({**event, "data": {**event["data"], "deleted": deleted_paths}})
         self._unreported_deletions = []
 
     def _upload_checkpoint(self, event: Event) -> bool:
@@ -272,18 +272,18 @@ class ArtifactSync(Background):
             if names is None:
                 # Training has deleted this checkpoint meanwhile, because a newer one follows.
                 return False
-            what = f"the upload of the checkpoint of step {event.get('step')}"
-            if self._retry_while_unreachable(what, partial(self._commit, aside, names, path)):
+            upload_name = f"the upload of the checkpoint of step {event.get('step')}"
+            if self._retry_while_unreachable(upload_name, partial(self._commit, aside, names, path)):
                 self._uploaded.update(self._root / path / name for name in (*names, layout.MANIFEST))
                 return True
             # If the bucket does not answer, control removes the incomplete checkpoint later.
             with suppress(StoreUnreachable):
                 self._store.remove(path)
         except OSError as error:
-            failed = CheckpointData(
+            failure = CheckpointData(
                 status="failed", path=path, message=f"the checkpoint could not be uploaded: {error}"
             )
-            self._report(Kind.CHECKPOINT, failed.model_dump(mode="json"), event.get("step"))
+            self._report(Kind.CHECKPOINT, failure.model_dump(mode="json"), event.get("step"))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return False
@@ -291,8 +291,8 @@ class ArtifactSync(Background):
     def _is_ours(self, path: str) -> bool:
         """Returns True for a checkpoint in the attempt's folder. Users' code may have sent an event with any path."""
         pure, root = PurePosixPath(path), self._root.resolve()
-        is_named = pure.parent == layout.attempt_folder(self._grant.job, self._grant.attempt)
-        return is_named and bool(_NAME.fullmatch(pure.name)) and (root / path).resolve() == root / path
+        is_in_our_folder = pure.parent == layout.attempt_folder(self._grant.job, self._grant.attempt)
+        return is_in_our_folder and bool(_NAME.fullmatch(pure.name)) and (root / path).resolve() == root / path
 
     def _link_files(self, path: str, aside: Path, sha256: str) -> list[str] | None:
         """Makes hard links in `aside` to a checkpoint's files, so that they can be uploaded while training deletes it.
@@ -313,8 +313,8 @@ class ArtifactSync(Background):
             if error.errno in NOT_THERE:
                 return None
             raise
-        same = hashlib.sha256((aside / layout.MANIFEST).read_bytes()).hexdigest() == sha256
-        return names if same else None
+        is_same = hashlib.sha256((aside / layout.MANIFEST).read_bytes()).hexdigest() == sha256
+        return names if is_same else None
 
     def _commit(self, aside: Path, names: list[str], path: str) -> bool:
         """Uploads a checkpoint, and before it the files that the next attempt needs beside it."""
@@ -347,10 +347,10 @@ class ArtifactSync(Background):
 def _best_of(folder: Path) -> str | None:
     """Returns the path of the best checkpoint so far from the trainer state in a checkpoint's folder, or None."""
     try:
-        best = json.loads((folder / STATE).read_bytes())["best_model_checkpoint"]
+        best_path = json.loads((folder / STATE).read_bytes())["best_model_checkpoint"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return layout.checkpoint_in(best) if isinstance(best, str) else None
+    return layout.checkpoint_in(best_path) if isinstance(best_path, str) else None
 
 
 def _deleted_by(event: Event) -> list[str]:
@@ -374,12 +374,12 @@ def _files_of(manifest: bytes) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def _is_verified(file: Path, expected: dict[str, Any]) -> bool:
-    """Returns True if a file has the size and the sha256 that its manifest lists."""
+def _is_verified(file: Path, entry: dict[str, Any]) -> bool:
+    """Returns True if a file has the size and the sha256 of its entry in the manifest."""
     try:
-        if file.stat().st_size != expected.get("bytes"):
+        if file.stat().st_size != entry.get("bytes"):
             return False
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest() == expected.get("sha256")
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest() == entry.get("sha256")
     except OSError:
         return False

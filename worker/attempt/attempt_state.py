@@ -11,7 +11,7 @@ import selectors
 import socket
 import time
 from contextlib import suppress
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,6 @@ from worker.attempt.training_processes import Stopping, Training
 from worker.attempt.usage import Usage
 from worker.identity import Node
 from worker.settings import WorkerSettings
-from worker.tracing import Untraced
 
 if TYPE_CHECKING:
     from worker.tracing import Spans
@@ -68,7 +67,6 @@ class Clocks:
     """Each rank's number and the meter of its CPU, memory and GPUs, once the ranks have started."""
 
 
-@dataclass(slots=True, eq=False)
 class Attempt:
     """The state of one attempt on this node.
 
@@ -76,53 +74,31 @@ class Attempt:
     the journal, the link to control and the training processes.
     """
 
-    settings: WorkerSettings
-    node: Node
-    grant: Grant
-    client: InitVar[redis.Redis]
-    claimed: InitVar[socket.socket | None] = None
-    """The bound socket at which ranks of other nodes can reach this one. Its address was sent with the claim."""
-    spans: Spans = field(default_factory=Untraced)
+    def __init__(
+        self, settings: WorkerSettings, node: Node, grant: Grant, client: redis.Redis,
+        claim_socket: socket.socket | None, spans: Spans,
+    ) -> None:  # fmt: skip
+        """Takes the bound `claim_socket`, at which other nodes' ranks can reach this one. The claim had its address."""
+        self.settings, self.node, self.grant, self.spans = settings, node, grant, spans
 
-    # Progress
-    phase: Phase = Phase.RENDEZVOUS
-    since: dict[Phase, float] = field(default_factory=lambda: {Phase.RENDEZVOUS: time.monotonic()})
-    """The time at which each phase began. Phases that were skipped are not in it."""
-    runs_since: float | None = None
-    """The time at which training reported that it runs. Supervisor and control count time limits from this report."""
+        # Progress
+        self.phase = Phase.RENDEZVOUS
+        self.since = {Phase.RENDEZVOUS: time.monotonic()}
+        """The time at which each phase began. Phases that were skipped are not in it."""
+        self.runs_since: float | None = None
+        """The time at which training reported that it runs. Supervisor and control count time limits from it."""
 
-    # What has happened
-    verdict: Verdict | None = None
-    """The failure that the supervisor itself has detected, which ends the attempt. None if there is no such failure."""
-    is_superseded: bool = False
-    """True if control has declared the attempt lost. Its events may not be reported any more."""
-    are_outputs_lost: bool = False
-    """True if training finished, but its outputs could not be copied to the artifact store."""
-    had_checkpoint: bool = False
-    """True if this attempt has committed a checkpoint."""
+        # What has happened
+        self.verdict: Verdict | None = None
+        """The failure that the supervisor itself has detected, which ends the attempt. None if there is none."""
+        self.is_superseded = False
+        """True if control has declared the attempt lost. Its events may not be reported any more."""
+        self.are_outputs_lost = False
+        """True if training finished, but its outputs could not be copied to the artifact store."""
+        self.had_checkpoint = False
+        """True if this attempt has committed a checkpoint."""
 
-    # The objects that run the attempt
-    sync: ArtifactSync | None = field(default=None, init=False)
-    """Copies artifacts from and to a bucket, if the artifact store is one."""
-    spec: JobSpec = field(init=False)
-    secret_mask: SecretMask = field(init=False)
-    journal: Journal = field(init=False)
-    wake: int = field(init=False)
-    fetch_thread: FetchThread = field(init=False)
-    """Downloads what the spec names on hubs and by URLs."""
-    link: ControlLink = field(init=False)
-    selector: selectors.BaseSelector = field(init=False)
-    ranks: LocalRanks = field(init=False)
-    rendezvous: Rendezvous = field(init=False)
-    training: Training = field(init=False)
-    stopping: Stopping = field(init=False)
-    serving: ServeLink | None = field(default=None, init=False)
-    """Passes requests to the process and answers back, if the job is a serving session."""
-    clocks: Clocks = field(init=False)
-
-    def __post_init__(self, client: redis.Redis, claimed: socket.socket | None) -> None:
-        settings, node, grant = self.settings, self.node, self.grant
-        # These stay empty if the spec cannot be parsed. The attempt then ends before its first step.
+        # The spec. It stays empty if it cannot be parsed. The attempt then ends before its first step.
         self.spec, environment = JobSpec(), dict[str, str]()
         rights, env_allowed = node.rights, settings.env_allowed
         try:
@@ -134,6 +110,8 @@ class Attempt:
         secrets = [node.secrets.get(name, "") for name in self.spec.secrets]
         # The node's HF_TOKEN is masked although training does not get it, because training may read it from a file.
         self.secret_mask = SecretMask([*secrets, os.environ.get("HF_TOKEN", "")])
+
+        # The objects that run the attempt
         name, max_mb = JournalName(**dict(grant)), settings.journal_max_mb
         try:
             self.journal = Journal.create(node.folder.journals, name, max_mb)
@@ -141,14 +119,19 @@ class Attempt:
             # The disk is full, so that is reported from a journal in memory.
             self.verdict, self.journal = disk_full(error), Journal.in_memory(name, max_mb)
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.sync: ArtifactSync | None = None
+        """Copies artifacts from and to a bucket, if the artifact store is one."""
         self.fetch_thread = FetchThread(settings, grant, self.spec, self.wake, is_for_another_user=rights.is_given_up)
+        """Downloads what the spec names on hubs and by URLs."""
         self.link = ControlLink(client, grant, self.journal, self.wake)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.wake, selectors.EVENT_READ, self.receive_from_threads)
         self.ranks = LocalRanks(settings, node, grant, self.spec, environment)
-        self.rendezvous = Rendezvous(grant, claimed)
+        self.rendezvous = Rendezvous(grant, claim_socket)
         self.training = Training(self.selector, self.receive_from_training)
         self.stopping = Stopping(self.training)
+        self.serving: ServeLink | None = None
+        """Passes requests to the process and answers back, if the job is a serving session."""
         if self.spec.serve is not None:
             self.serving = ServeLink(client, grant.job, self.spec.serve.max_batch, self.secret_mask)
         self.clocks = Clocks(turned_at=time.monotonic(), synced_at=time.monotonic())

@@ -56,10 +56,10 @@ def batch(name: JournalName, first: int, events: list[bytes]) -> bytes:
 class Sender:
     """Sends a journal's events, and again those that are not acknowledged in time."""
 
-    def __init__(self, journal: Journal, acknowledged: int = 0) -> None:
+    def __init__(self, journal: Journal, watermark: int = 0) -> None:
         self.journal = journal
         # Events before `journal.first` were dropped, because they were acknowledged.
-        self.acknowledged = self._sent = max(acknowledged, journal.first - 1)
+        self.acknowledged = self._sent = max(watermark, journal.first - 1)
         self._sent_bytes: list[tuple[int, int]] = []
         self._epoch: bytes | None = None
         self._silence = SILENCE_SECONDS

@@ -30,25 +30,25 @@ def exit_report(attempt: Attempt) -> DoneData:
 
 
 def _decide(attempt: Attempt) -> DoneData:
-    report, stop, failed = attempt.training.report, attempt.stopping.stop, attempt.training.failed
-    if report is not None and report.ending is Ending.FINISHED and failed is None and not attempt.are_outputs_lost:
+    report, stop, failed_rank = attempt.training.report, attempt.stopping.stop, attempt.training.failed
+    if report is not None and report.ending is Ending.FINISHED and failed_rank is None and not attempt.are_outputs_lost:
         return report
     if attempt.verdict is not None:
         return _failed(attempt.verdict)
     # If another node's failure stopped this node, a rank that had failed before has a reason of its own.
-    by_itself = stop is not None and stop.because == "peer" and failed is not None
-    has_own_reason = by_itself or (failed is not None and failed.report is not None)
+    by_itself = stop is not None and stop.because == "peer" and failed_rank is not None
+    has_own_reason = by_itself or (failed_rank is not None and failed_rank.report is not None)
     if stop is not None and not has_own_reason:
         return _stopped(attempt, stop, report.result if report else {})
-    if failed is not None and failed.report is not None:
-        end, error = failed.report, failed.report.error
+    if failed_rank is not None and failed_rank.report is not None:
+        end, error = failed_rank.report, failed_rank.report.error
         if error is not None:
-            end = end.model_copy(update={"error": outcome.with_stderr(error, failed.stderr_tail())})
+            end = end.model_copy(update={"error": outcome.with_stderr(error, failed_rank.stderr_tail())})
         return _by_rank(end, attempt.ranks.world)
-    if failed is None and report is not None and report.ending is Ending.STOPPED:
+    if failed_rank is None and report is not None and report.ending is Ending.STOPPED:
         # Another node learned of the stop first, and its ranks stopped ours.
         return report
-    return _by_rank(_failed(_why_it_died(failed)), attempt.ranks.world)
+    return _by_rank(_failed(_why_it_died(failed_rank)), attempt.ranks.world)
 
 
 def crashed(message: str) -> Verdict:
@@ -61,8 +61,8 @@ def _stopped(attempt: Attempt, stop: Stop, result: dict[str, Any]) -> DoneData:
         return _failed(outcome.time_limit(attempt.spec.resources.time_limit), result)
     # If the job has several nodes, only the node that is being drained reports the drain as the cause.
     drains_elsewhere = stop.because == "drain" and attempt.grant.nodes > 1 and not attempt.node.folder.is_draining()
-    reported = None if drains_elsewhere else stop.because
-    return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=reported, result=result)
+    reported_cause = None if drains_elsewhere else stop.because
+    return DoneData(ending=Ending.STOPPED, reason=stop.because, stop=reported_cause, result=result)
 
 
 def _by_rank(end: DoneData, world: int) -> DoneData:

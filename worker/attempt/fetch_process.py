@@ -81,16 +81,16 @@ def main() -> None:
     stores = UrlFiles(order.stores, Allowed.of(order.stores_allow), order.stores_max_bytes)
     repository = order.items[0]
     try:
-        pinned = {}
+        commits = {}
         for repository in order.items:
-            pinned[repository.place] = repository.commit or (
+            commits[repository.place] = repository.commit or (
                 stores.fetch_newest(repository.place)
                 if is_url(repository.place)
                 else commit_of(hub_name(repository.place))
             )
-        send(pinned=pinned)
+        send(pinned=commits)
         for repository in order.items:
-            commit = pinned[repository.place]
+            commit = commits[repository.place]
             if is_url(repository.place):
                 send(here=stores.fetch_pinned(repository.place, commit).model_dump())
             else:
@@ -98,8 +98,8 @@ def main() -> None:
     except Exception as error:
         if is_url(repository.place) and not isinstance(error, NotFetched):
             raise
-        failed = error if isinstance(error, NotFetched) else failure_of(error, hub_name(repository.place))
-        send(failed={"code": failed.code, "message": failed.message, "hint": failed.hint})
+        failure = error if isinstance(error, NotFetched) else failure_of(error, hub_name(repository.place))
+        send(failed={"code": failure.code, "message": failure.message, "hint": failure.hint})
 
 
 def send(**line: Any) -> None:
@@ -121,16 +121,18 @@ def download(repository: FetchItem, commit: str, cache: Path) -> Fetched:
 
     name = hub_name(repository.place)
     paths = [hub_name(name).path for name in repository.names]
-    allowed = [pattern for path in paths for pattern in ([path, f"{path}/*"] if path else FETCHED_PATTERNS[name.kind])]
-    never = [*NEVER_FETCHED, OTHER_WEIGHTS] if name.kind == "model" and not any(paths) else NEVER_FETCHED
+    allowed_patterns = [
+        pattern for path in paths for pattern in ([path, f"{path}/*"] if path else FETCHED_PATTERNS[name.kind])
+    ]
+    refused_patterns = [*NEVER_FETCHED, OTHER_WEIGHTS] if name.kind == "model" and not any(paths) else NEVER_FETCHED
     folder = Path(
         snapshot_download(
             name.repo,
             repo_type=name.kind,
             revision=commit,
             cache_dir=cache,
-            allow_patterns=allowed,
-            ignore_patterns=never,
+            allow_patterns=allowed_patterns,
+            ignore_patterns=refused_patterns,
             library_name="footplate",
         )
     )

@@ -80,25 +80,25 @@ class FetchThread(Background):
                 f"this node may not fetch from a hub, and the spec names {names}",
                 hint="ask the operator to set FOOTPLATE_HUB=on on this node, or use a path below data:// or models://",
             )
-        pinned = self._pinned()
+        commits = self._pinned()
         for outage_seconds in self._tries():
-            failed = self._try(pinned)
-            if failed is None:
+            failure = self._try(commits)
+            if failure is None:
                 return
-            if failed.code not in RETRIED or outage_seconds > MAX_OUTAGE_SECONDS:
-                raise failed
+            if failure.code not in RETRIED or outage_seconds > MAX_OUTAGE_SECONDS:
+                raise failure
             if not outage_seconds:
-                self._note(f"{failed.message}; it is retried", code=failed.code)
+                self._note(f"{failure.message}; it is retried", code=failure.code)
 
-    def _try(self, pinned: dict[str, str]) -> NotFetched | None:
+    def _try(self, commits: dict[str, str]) -> NotFetched | None:
         """Runs the download process once, and returns its failure or None.
 
-        Adds the commit of each repository to `pinned`, so that the next try downloads the same commit.
+        Adds the commit of each repository to `commits`, so that the next try downloads the same commit.
         """
         began = time.monotonic()
-        for line in self._lines(pinned):
+        for line in self._lines(commits):
             if "pinned" in line:
-                self._pin(line["pinned"], pinned)
+                self._pin(line["pinned"], commits)
             elif "here" in line:
                 self._note_fetched(Fetched.model_validate(line["here"]), time.monotonic() - began)
             else:
@@ -108,8 +108,8 @@ class FetchThread(Background):
         text = "the process that fetches from the hub died on this node without an error"
         return NotFetched("hub_unreachable", text, hint="see the node's own log")
 
-    def _lines(self, pinned: dict[str, str]) -> Any:
-        items = [repository.model_copy(update={"commit": pinned.get(repository.place)}) for repository in self.items]
+    def _lines(self, commits: dict[str, str]) -> Any:
+        items = [repository.model_copy(update={"commit": commits.get(repository.place)}) for repository in self.items]
         cache, is_read_by_all = self._settings.hub_path, self._is_for_another_user
         order = FetchOrder(
             parent=os.getpid(), cache=cache, is_read_by_all=is_read_by_all, items=items,
@@ -144,32 +144,32 @@ class FetchThread(Background):
 
         They come from the spec, from the job's earlier attempts, or on further nodes from the first node.
         """
-        named = {repository.place: repository.commit for repository in self.items if repository.commit is not None}
+        commits_in_spec = {item.place: item.commit for item in self.items if item.commit is not None}
         while self._grant.source and not self._given_up.is_set():
             if (commits := self._read(self._grant.attempt)) is not None:
-                return {**commits, **named}
+                return {**commits, **commits_in_spec}
             self._given_up.wait(FIRST_SECONDS)
         for attempt in range(self._grant.attempt - 1, 0, -1):
             if (commits := self._read(attempt)) is not None:
-                return {**commits, **named}
-        return named
+                return {**commits, **commits_in_spec}
+        return commits_in_spec
 
-    def _pin(self, commits: dict[str, str], pinned: dict[str, str]) -> None:
+    def _pin(self, new_commits: dict[str, str], commits: dict[str, str]) -> None:
         """Records new commits before any download, so that later attempts use the same ones."""
         if not self._grant.source:
-            self._write(commits)
-        for place, commit in commits.items():
-            if place not in pinned:
+            self._write(new_commits)
+        for place, commit in new_commits.items():
+            if place not in commits:
                 text = f"{shown(place)} is {pin_of(place, commit)}, and all attempts of this job use that"
                 self._note(text, code="hub_pinned", commit=commit)
-        pinned.update(commits)
+        commits.update(new_commits)
 
-    def _note_fetched(self, here: Fetched, seconds: float) -> None:
-        commit = Path(here.folder).stem
-        size = f"{here.files} files, {here.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
-        text = f"{shown(here.place)}, {pin_of(here.place, commit)}, was fetched to this node: {size}"
+    def _note_fetched(self, download: Fetched, seconds: float) -> None:
+        commit = Path(download.folder).stem
+        size = f"{download.files} files, {download.bytes / 1e6:,.1f} MB, in {seconds:.1f} s"
+        text = f"{shown(download.place)}, {pin_of(download.place, commit)}, was fetched to this node: {size}"
         self._note(text, code="hub_fetched", commit=commit)
-        self.folders[here.place] = here.folder
+        self.folders[download.place] = download.folder
 
     # The record
 
@@ -208,12 +208,12 @@ class FetchThread(Background):
             file.parent.mkdir(parents=True, exist_ok=True)
         else:
             make_passable_folders(self._settings.artifacts_path, path.parent)
-        fresh = file.with_name(f".{RECORD}")
-        with fresh.open("wb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        fresh.rename(file)
+        new_file = file.with_name(f".{RECORD}")
+        with new_file.open("wb") as content_file:
+            content_file.write(content)
+            content_file.flush()
+            os.fsync(content_file.fileno())
+        new_file.rename(file)
 
 
 def _fetch_items(spec: JobSpec) -> list[FetchItem]:

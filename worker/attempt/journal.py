@@ -101,10 +101,10 @@ class Journal:
         The file is locked before it gets its name, because a journal without a lock belongs to a dead supervisor.
         """
         path = folder / name.file_name
-        fresh = path.with_suffix(".new")
-        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        new_file = path.with_suffix(".new")
+        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        fresh.rename(path)
+        new_file.rename(path)
         return cls(path, fd, name, int(max_mb * 1024 * 1024))
 
     @classmethod
@@ -201,30 +201,30 @@ class Journal:
                 total += len(event) + 1
         return events
 
-    def drop_acknowledged(self, acknowledged: int) -> None:
+    def drop_acknowledged(self, watermark: int) -> None:
         """Removes acknowledged events from the file, if they are a large part of it."""
-        place = bisect_right(self._index, (acknowledged + 1, 1 << 62)) - 1
+        place = bisect_right(self._index, (watermark + 1, 1 << 62)) - 1
         if place < 0 or self._unwritten:
             return
         seq, start = self._index[place]
         if start < min(DROP_BYTES, self._max_bytes // 4):
             return
-        fresh = self.path.with_suffix(".new")
-        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        new_file = self.path.with_suffix(".new")
+        fd = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            rest = os.pread(self._fd, self.size - start, start)
-            if os.write(fd, rest) == len(rest):
+            remaining_bytes = os.pread(self._fd, self.size - start, start)
+            if os.write(fd, remaining_bytes) == len(remaining_bytes):
                 os.fdatasync(fd)
                 with self._lock:
-                    fresh.rename(self.path)
+                    new_file.rename(self.path)
                     os.dup2(fd, self._fd, inheritable=False)
                     self.first, self.size = seq, self.size - start
                     self._index = [(number, offset - start) for number, offset in self._index if number >= seq]
                     self._cursor = self._index[0]
         finally:
             os.close(fd)
-            fresh.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Closes the file, which unlocks it, so that the node's heartbeat thread sends the rest of the events."""
@@ -254,30 +254,30 @@ class Journal:
         if self._cursor[0] > seq or self._cursor[0] <= seq - INDEX_EVERY:
             place = bisect_right(self._index, (seq, 1 << 62)) - 1
             self._cursor = self._index[place] if place >= 0 else (self.first, 0)
-        expected, offset = self._cursor
-        expected = min(expected, seq)
+        next_seq, offset = self._cursor
+        next_seq = min(next_seq, seq)
         for line, end in self._lines(offset):
             event = unseal(line)
             match = SEQ.match(event) if event else None
-            if match is None or event is None or not expected <= (number := int(match[1])) <= last:
+            if match is None or event is None or not next_seq <= (number := int(match[1])) <= last:
                 continue
-            while expected < number:
-                if expected >= seq:
-                    yield gap(expected)
-                expected += 1
-            expected = number + 1
+            while next_seq < number:
+                if next_seq >= seq:
+                    yield gap(next_seq)
+                next_seq += 1
+            next_seq = number + 1
             if number >= seq:
                 yield event
                 # The cursor moves only if the reader continues. A reader may stop at a large event, and read it again.
-                self._cursor = (expected, end)
-        while expected <= last:
-            if expected >= seq:
-                yield gap(expected)
-            expected += 1
+                self._cursor = (next_seq, end)
+        while next_seq <= last:
+            if next_seq >= seq:
+                yield gap(next_seq)
+            next_seq += 1
 
     def _lines(self, offset: int) -> Iterator[tuple[bytes, int]]:
         """Yields each line of the file and the offset of its end, and then the unwritten lines."""
-        size, rest = self.size, b""
+        size, partial_line = self.size, b""
         while offset < size:
             length = min(CHUNK, size - offset)
             try:
@@ -288,9 +288,9 @@ class Journal:
                 chunk = bytes(length)
             if not chunk:
                 break
-            start = offset - len(rest)
+            start = offset - len(partial_line)
             offset += len(chunk)
-            *lines, rest = (rest + chunk).split(b"\n")
+            *lines, partial_line = (partial_line + chunk).split(b"\n")
             for line in lines:
                 start += len(line) + 1
                 yield line, start

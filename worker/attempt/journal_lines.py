@@ -32,7 +32,7 @@ def encode(seq: int, event: dict[str, Any]) -> bytes:
 
 
 def _encode(seq: int, event: dict[str, Any]) -> bytes:
-    body = {"seq": seq, "kind": str(event["kind"]), **{name: event[name] for name in _REST if name in event}}
+    body = {"seq": seq, "kind": str(event["kind"]), **{name: event[name] for name in _OTHER_FIELDS if name in event}}
     try:
         text = json.dumps(body, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -44,7 +44,7 @@ def _encode(seq: int, event: dict[str, Any]) -> bytes:
     return text.encode()
 
 
-_REST = ("rank", "at", "step", "epoch", "data")
+_OTHER_FIELDS = ("rank", "at", "step", "epoch", "data")
 
 
 def _without_traps(value: Any) -> Any:

@@ -46,10 +46,10 @@ class LocalRanks:
         self.scratch = ""
         """The folder for temporary files."""
         # Every node of the job has this many ranks.
-        here = spec.resources.processes_per_node or max(1, len(grant.gpus))
-        self.world = grant.nodes * here
+        rank_count = spec.resources.processes_per_node or max(1, len(grant.gpus))
+        self.world = grant.nodes * rank_count
         """The number of ranks on all nodes."""
-        self._ranks = range(grant.source * here, (grant.source + 1) * here)
+        self._ranks = range(grant.source * rank_count, (grant.source + 1) * rank_count)
         self.needs_rendezvous = self.world > 1 or spec.resources.needs_a_launcher
         """True if ranks connect to each other, or use a library that expects a launcher."""
 
@@ -78,9 +78,9 @@ class LocalRanks:
         self, rank: int, address: RendezvousAddress, environment: Mapping[str, str], hub: dict[str, str]
     ) -> Order:
         grant, settings = self._grant, self._settings
-        granted = {name: value for name, value in grant if name in Order.model_fields}
+        grant_fields = {name: value for name, value in grant if name in Order.model_fields}
         return Order(
-            **granted,
+            **grant_fields,
             rank=rank,
             world=self.world,
             node=grant.source,
@@ -179,11 +179,11 @@ class TrainingUser:
         self._descriptors.close()
 
 
-def _is_last(shared: int) -> bool:
+def _is_last(descriptor: int) -> bool:
     """Releases this node's shared lock. Returns False if another node still has one, and so uses the folder."""
     try:
-        fcntl.flock(shared, fcntl.LOCK_UN)
-        return try_lock(shared)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return try_lock(descriptor)
     except OSError:
         return False
 
@@ -235,8 +235,8 @@ class BuildFolder:
         """
         if (code := self._spec.code) is None or self._spec.is_script:
             return None
-        unpacked = unpack(code.bundle, artifacts, Path(scratch))
-        copy = copy_to_fixed_path(unpacked, self._root / EXTENSIONS / code.bundle)
-        if copy.folder != unpacked.folder:
-            remove(unpacked.folder)
-        return copy.folder
+        bundle = unpack(code.bundle, artifacts, Path(scratch))
+        fixed_copy = copy_to_fixed_path(bundle, self._root / EXTENSIONS / code.bundle)
+        if fixed_copy.folder != bundle.folder:
+            remove(bundle.folder)
+        return fixed_copy.folder

@@ -94,21 +94,21 @@ class AttemptOutputs:
     def upload(self, file: Path) -> bool:
         """Uploads a file. Returns False if the file is gone, or if users' code has replaced it by a link."""
         try:
-            opened = file_below(self._files.root, self._files.relative(file))
+            descriptor = file_below(self._files.root, self._files.relative(file))
         except OSError as error:
             if error.errno not in NOT_THERE:
                 raise
             return False
-        if opened is None:
+        if descriptor is None:
             return False
         path = str(file.relative_to(self._folder))
         try:
-            if self._grant.nodes == 1 and self._is_output(opened, path):
+            if self._grant.nodes == 1 and self._is_output(descriptor, path):
                 self._links.append(path)
-            elif (key := self._key(path, was_fetched=self._was_fetched(opened, path))) is not None:
-                self._store.put(Path(f"/proc/self/fd/{opened}"), f"{self._place}/{key}")
+            elif (key := self._key(path, was_fetched=self._was_fetched(descriptor, path))) is not None:
+                self._store.put(Path(f"/proc/self/fd/{descriptor}"), f"{self._place}/{key}")
         finally:
-            os.close(opened)
+            os.close(descriptor)
         return True
 
     def mark_complete(self) -> None:
@@ -127,25 +127,25 @@ class AttemptOutputs:
         has_newer = was_fetched and (not first or self._store.has(f"{self._place}/{path}"))
         return None if has_newer else path
 
-    def _was_fetched(self, opened: int, path: str) -> bool:
+    def _was_fetched(self, descriptor: int, path: str) -> bool:
         """Returns True if a file came from the attempt before, and was not changed."""
-        return self._fetched.get(path) == _size_and_time(opened)
+        return self._fetched.get(path) == _size_and_time(descriptor)
 
-    def _is_output(self, opened: int, path: str) -> bool:
+    def _is_output(self, descriptor: int, path: str) -> bool:
         """Returns True if a script's opened file and the file at this path in outputs/ are one file, by a hard link."""
         with suppress(OSError):
-            about, output = os.fstat(opened), os.lstat(self._files.outputs / path)
-            return self._is_script and os.path.samestat(about, output)
+            status, output_status = os.fstat(descriptor), os.lstat(self._files.outputs / path)
+            return self._is_script and os.path.samestat(status, output_status)
         return False
 
 
-def merged_paths(uploaded: Iterable[str], nodes: int) -> dict[str, str] | None:
+def merged_paths(uploaded_paths: Iterable[str], nodes: int) -> dict[str, str] | None:
     """Merges the files that the nodes of an attempt uploaded into one folder for the next attempt.
 
     Returns the path in the bucket of each file, by its path in that folder. Returns None if a node has not uploaded all
     of its files, because the next attempt could not continue correctly without them.
     """
-    paths = set(uploaded)
+    paths = set(uploaded_paths)
     if paths and not paths.issuperset(_mark(node, nodes) for node in range(nodes)):
         return None
     files: dict[str, str] = {}

@@ -59,7 +59,7 @@ class PrintedLines:
     def __init__(self, stream: str, rank: int = 0) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stream, self._rank = stream, rank
-        self._rest = b""
+        self._partial_line = b""
         self._room, self._seen_at = BURST_LINES, time.monotonic()
         self._left_out = 0
         self._redrawn_at = -math.inf
@@ -69,18 +69,18 @@ class PrintedLines:
         now = time.monotonic()
         self._room = min(BURST_LINES, self._room + (now - self._seen_at) * LINES_PER_SECOND)
         self._seen_at = now
-        whole, self._rest = self._cut(chunk)
-        if not whole:
+        complete_lines, self._partial_line = self._cut(chunk)
+        if not complete_lines:
             return self._mark() if not chunk else []
         if self._room < 1:
             # These lines are only counted, because splitting a flood of lines would cost more than printing it.
-            self._left_out += whole.count(b"\n")
-            self.tail.extend(whole[-MAX_LINE_CHARS:].decode("utf-8", "replace").split("\n")[-TAIL_LINES:])
+            self._left_out += complete_lines.count(b"\n")
+            self.tail.extend(complete_lines[-MAX_LINE_CHARS:].decode("utf-8", "replace").split("\n")[-TAIL_LINES:])
             return []
-        lines = whole.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
+        lines = complete_lines.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
         if lines and not lines[-1]:
             lines.pop()
-        if b"\r" in whole or b"\x1b" in whole:
+        if b"\r" in complete_lines or b"\x1b" in complete_lines:
             lines = [text for line in lines if (text := self._as_shown(line)) is not None]
         reported_lines = lines[: int(self._room)]
         events = self._mark() + [self._event(line) for line in reported_lines]
@@ -94,7 +94,7 @@ class PrintedLines:
 
         A very long beginning counts as a line. So does a progress bar that has been redrawn for `REDRAW_SECONDS`.
         """
-        data = self._rest + chunk
+        data = self._partial_line + chunk
         if not chunk or (len(data) > 16 * MAX_LINE_CHARS and b"\n" not in data):
             return data, b""
         end = data.rfind(b"\n") + 1

@@ -45,10 +45,10 @@ NO_RENDEZVOUS = RendezvousAddress()
 class Rendezvous:
     """The rendezvous of one attempt's ranks on this node. It is open at once if the job has only one node."""
 
-    def __init__(self, grant: Grant, claimed: socket.socket | None) -> None:
+    def __init__(self, grant: Grant, claim_socket: socket.socket | None) -> None:
         """Takes the socket that this node bound for its claim. Other nodes connect to it if this is the first node."""
         self._is_first, self._has_several_nodes = grant.source == 0, grant.nodes > 1
-        self._claimed, self._address = claimed, grant.rendezvous
+        self._claimed, self._address = claim_socket, grant.rendezvous
 
     def open(self, address: str | None) -> None:
         """Sets the address that control reports. Later addresses are ignored."""

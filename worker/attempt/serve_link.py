@@ -102,10 +102,10 @@ class ServeLink:
         self._push_ends()
         self._report_alive()
         if len(self._taken) < self._limit:
-            popped: Any = self._client.blpop([withdrawn, queue], timeout=POP_SECONDS)
-            if popped is not None:
-                handle = self._take if popped[0].decode() == queue else self._withdraw
-                handle(popped[1].decode())
+            entry: Any = self._client.blpop([withdrawn, queue], timeout=POP_SECONDS)
+            if entry is not None:
+                handle = self._take if entry[0].decode() == queue else self._withdraw
+                handle(entry[1].decode())
             return
         self._has_room.clear()
         self._has_room.wait(FULL_SECONDS)
@@ -172,7 +172,7 @@ class ServeLink:
 
         Yields the valid messages of each read. Each is a piece of an answer. Invalid messages are logged and dropped.
         """
-        rest = b""
+        partial_line = b""
         while True:
             try:
                 chunk = self._ours.recv(READ_BYTES)
@@ -180,8 +180,8 @@ class ServeLink:
                 return
             if not chunk:
                 return
-            *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > MAX_PIECE_BYTES:
+            *lines, partial_line = (partial_line + chunk).split(b"\n")
+            if len(partial_line) > MAX_PIECE_BYTES:
                 text = "the serving session %s sent more than %d MiB in one message, so its open requests end"
                 log.warning(text, self._session, MAX_PIECE_BYTES // 1024**2)
                 return
@@ -211,8 +211,8 @@ class ServeLink:
         # All pieces or none: after a piece that Redis refuses, a later one must not arrive.
         with self._client.pipeline(transaction=True) as pipeline:
             for piece in pieces:
-                cleaned = piece.model_copy(update={"data": self._clean(piece.data)})
-                pipeline.rpush(keys.serving_answer(piece.id), cleaned.model_dump_json())
+                clean_piece = piece.model_copy(update={"data": self._clean(piece.data)})
+                pipeline.rpush(keys.serving_answer(piece.id), clean_piece.model_dump_json())
                 pipeline.expire(keys.serving_answer(piece.id), keys.SERVING_SECONDS)
             pipeline.execute()
 

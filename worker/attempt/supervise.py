@@ -38,7 +38,6 @@ from worker.attempt.rendezvous import NO_RENDEZVOUS
 from worker.attempt.usage import Usage
 from worker.identity import Node
 from worker.settings import WorkerSettings
-from worker.tracing import Untraced
 
 if TYPE_CHECKING:
     from worker.tracing import Spans
@@ -58,15 +57,11 @@ FROZEN_SECONDS = TICK_SECONDS + 2.0
 
 
 def supervise(
-    settings: WorkerSettings,
-    node: Node,
-    grant: Grant,
-    client: redis.Redis,
-    claimed: socket.socket | None = None,
-    spans: Spans | None = None,
-) -> None:
-    """Runs one attempt to its end. `claimed` is the socket whose address was sent with the claim."""
-    attempt = Attempt(settings, node, grant, client, claimed, spans or Untraced())
+    settings: WorkerSettings, node: Node, grant: Grant, client: redis.Redis, claim_socket: socket.socket | None,
+    spans: Spans,
+) -> None:  # fmt: skip
+    """Runs one attempt to its end. `claim_socket` is the socket whose address was sent with the claim."""
+    attempt = Attempt(settings, node, grant, client, claim_socket, spans)
     reached(Moment.AFTER_JOURNAL_MADE)
     attempt.link.start()
     try:
@@ -184,9 +179,9 @@ def _start(attempt: Attempt) -> None:
     with attempt.rendezvous.address() if ranks.needs_rendezvous else nullcontext(NO_RENDEZVOUS) as address:
         orders = ranks.orders(address, attempt.fetch_thread.folders)
         # A serving session is one process, so it needs no rendezvous, and inherits the socket of its requests instead.
-        inherited = address.listening if attempt.serving is None else attempt.serving.theirs
+        inherited_socket = address.listening if attempt.serving is None else attempt.serving.theirs
         folder, owner, libraries = attempt.node.folder.run, ranks.owner, libraries_of(attempt.spec)
-        attempt.training.start(folder, orders, inherited, owner.user, owner.lock, libraries)
+        attempt.training.start(folder, orders, inherited_socket, owner.user, owner.lock, libraries)
         if attempt.serving is not None:
             attempt.serving.start()
 
@@ -280,9 +275,9 @@ def _measure(attempt: Attempt, now: float) -> None:
         clocks.measure_at = now + SYSTEM_SECONDS
     if now >= clocks.measure_at:
         clocks.measure_at = now + SYSTEM_SECONDS
-        running = {"running_s": round(attempt.running_seconds(now), 3)}
+        running_time = {"running_s": round(attempt.running_seconds(now), 3)}
         attempt.append(
-            [{"rank": rank, **event_of(Kind.SYSTEM, running | usage.measure())} for rank, usage in clocks.usage]
+            [{"rank": rank, **event_of(Kind.SYSTEM, running_time | usage.measure())} for rank, usage in clocks.usage]
         )
 
 

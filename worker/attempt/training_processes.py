@@ -39,7 +39,7 @@ from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import Command, Stop
 from worker.attempt.rank_process import Events, Rank
 
-LAST_REPORTS_SECONDS = 1.0
+OTHER_REPORTS_SECONDS = 1.0
 """The time in which the other ranks may still report after one has failed."""
 FINISH_SECONDS = 30.0
 """The time in which the other ranks must end after the first rank has finished training and ended."""
@@ -71,25 +71,25 @@ class Training:
         self,
         folder: Path,
         orders: Sequence[Order],
-        inherited: socket.socket | None = None,
+        inherited_socket: socket.socket | None = None,
         user: User | None = None,
         lock: int | None = None,
         libraries: Sequence[str] = (),
     ) -> None:
         """Sends the orders to the warm parent, whose socket is in `folder`. Raises OSError if there is none.
 
-        The first rank gets the socket `inherited`: that of the rendezvous, or that of a serving session. The warm
-        parent gets `lock`, which reserves the attempt's user, and the `libraries` that the ranks will import.
+        The first rank gets `inherited_socket`, which is the rendezvous's or a serving session's. The warm parent gets
+        `lock`, which reserves the attempt's user, and the `libraries` that the ranks will import.
         """
         warm = launch.connect(folder)
         ranks = [Rank(order.rank, self._selector, self._receive) for order in orders]
         try:
             for rank, order in zip(ranks, orders, strict=True):
-                more = [] if lock is None else [lock]
-                more += [inherited.fileno()] if inherited is not None and rank is ranks[0] else []
+                extra_fds = [] if lock is None else [lock]
+                extra_fds += [inherited_socket.fileno()] if inherited_socket is not None and rank is ranks[0] else []
                 with rank.opened() as (events, stdout, stderr):
                     start = Start(rank=order.rank, user=user, libraries=tuple(libraries))
-                    launch.send_start(warm, start, order, events, self._stop_fd, stdout, stderr, *more)
+                    launch.send_start(warm, start, order, events, self._stop_fd, stdout, stderr, *extra_fds)
         except OSError:
             for rank in ranks:
                 rank.close()
@@ -109,9 +109,9 @@ class Training:
         """The rank that failed first. If several failed with the same error, the one with the lowest number."""
         if not self._failed:
             return None
-        first = min(self._failed, key=lambda rank: rank.is_follow_up)
-        alike = [rank for rank in self._failed if _same_end(rank, first) and not rank.is_follow_up]
-        return min(alike, key=lambda rank: rank.number, default=first)
+        first_failed = min(self._failed, key=lambda rank: rank.is_follow_up)
+        ranks_alike = [rank for rank in self._failed if _same_end(rank, first_failed) and not rank.is_follow_up]
+        return min(ranks_alike, key=lambda rank: rank.number, default=first_failed)
 
     @property
     def has_begun(self) -> bool:
@@ -159,8 +159,8 @@ class Training:
 
     def send_stored_step(self, step: int) -> None:
         """Reports the step of the newest checkpoint in SQL to training, which may then delete older checkpoints."""
-        stored = int.from_bytes(self._stop_byte[STORED_AT], "little")
-        self._stop_byte[STORED_AT] = max(step, stored).to_bytes(8, "little")
+        stored_step = int.from_bytes(self._stop_byte[STORED_AT], "little")
+        self._stop_byte[STORED_AT] = max(step, stored_step).to_bytes(8, "little")
 
     def send_command(self, command: Command) -> None:
         """Sends a command to the training loop. Its length is written last, so that no partial line is read."""
@@ -238,7 +238,7 @@ class Training:
         self.last_event_at = time.monotonic()
         if rank.report is not None:
             self._check_rank(rank)
-        self._on_events([passed for event in events if (passed := self._joined(rank, event)) is not None])
+        self._on_events([joined_event for event in events if (joined_event := self._joined(rank, event)) is not None])
 
     def _joined(self, rank: Rank, event: dict[str, Any]) -> dict[str, Any] | None:
         """Returns the event, or None to drop it. Each rank reports that it runs, but only the last report is kept."""
@@ -258,7 +258,7 @@ class Training:
         if rank.exit is None or self._kill_others_at is not None:
             return
         if rank in self._failed:
-            self._kill_others_at = time.monotonic() + LAST_REPORTS_SECONDS
+            self._kill_others_at = time.monotonic() + OTHER_REPORTS_SECONDS
         elif is_finished and rank is self.ranks[0]:
             self._kill_others_at = time.monotonic() + FINISH_SECONDS
 
@@ -281,12 +281,12 @@ class Stopping:
 
         A stop with another cause or mode replaces the current one, but never ends later.
         """
-        current, is_of_worker = self.stop, stop.because in ("drain", "time_limit")
-        if current is not None and (is_of_worker or (current.because, current.mode) == (stop.because, stop.mode)):
+        old_stop, is_of_worker = self.stop, stop.because in ("drain", "time_limit")
+        if old_stop is not None and (is_of_worker or (old_stop.because, old_stop.mode) == (stop.because, stop.mode)):
             return
         now = time.monotonic()
         until = now + stop.within_seconds
-        self.stop, self._until = stop, until if current is None else min(until, self._until)
+        self.stop, self._until = stop, until if old_stop is None else min(until, self._until)
         if stop.mode is StopMode.KILL:
             self._escalations = [(now, signal.SIGKILL)]
             return
@@ -312,8 +312,8 @@ class Stopping:
         return self.stop.mode is StopMode.KILL or time.monotonic() > self._until
 
 
-def _same_end(rank: Rank, other: Rank) -> bool:
+def _same_end(rank: Rank, other_rank: Rank) -> bool:
     """Returns True if both ranks reported the same error."""
-    if rank.report is None or other.report is None or rank.report.error is None or other.report.error is None:
-        return rank is other
-    return rank.report.error.code == other.report.error.code
+    if rank.report is None or other_rank.report is None or rank.report.error is None or other_rank.report.error is None:
+        return rank is other_rank
+    return rank.report.error.code == other_rank.report.error.code

@@ -67,13 +67,13 @@ class UrlFiles:
         finally:
             part.unlink(missing_ok=True)
 
-    def fetch_pinned(self, url: str, pinned: str) -> Fetched:
+    def fetch_pinned(self, url: str, pinned_sha256: str) -> Fetched:
         """Returns the file with this sha256. Downloads the URL only if this node does not have the file."""
-        file = self._file(url, pinned)
-        if not _has_digest(file, pinned) and (digest := self.fetch_newest(url)) != pinned:
+        file = self._file(url, pinned_sha256)
+        if not _has_digest(file, pinned_sha256) and (digest := self.fetch_newest(url)) != pinned_sha256:
             raise NotFetched(
                 "dataset_changed",
-                f"{shown(url)} has changed since the job began: its sha256 was {pinned}, and is {digest}",
+                f"{shown(url)} has changed since the job began: its sha256 was {pinned_sha256}, and is {digest}",
                 hint="put the old file back and resume, or start again with a fork",
             )
         return Fetched(place=url, folder=str(file), files=1, bytes=file.stat().st_size)
@@ -84,9 +84,9 @@ class UrlFiles:
 
     def _write(self, url: str, part: Path) -> str:
         digest, size = sha256(), 0
-        with _response(url, self.allowed) as answer, part.open("wb") as file:
-            self._require_size(url, answer.length or 0)
-            for piece in _pieces(url, answer):
+        with _response(url, self.allowed) as response, part.open("wb") as file:
+            self._require_size(url, response.length or 0)
+            for piece in _pieces(url, response):
                 self._require_size(url, size := size + len(piece))
                 digest.update(piece)
                 file.write(piece)
@@ -109,8 +109,8 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _has_digest(file: Path, digest: str) -> bool:
-    with suppress(FileNotFoundError), file.open("rb") as opened:
-        return file_digest(opened, "sha256").hexdigest() == digest
+    with suppress(FileNotFoundError), file.open("rb") as content:
+        return file_digest(content, "sha256").hexdigest() == digest
     return False
 
 
@@ -161,7 +161,7 @@ def _connection(target: Target, address: str) -> http.client.HTTPConnection:
     """Returns a connection to the checked address. A TLS certificate must match the host's name all the same."""
     kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
     connection = kind(target.host, target.port, timeout=SECONDS)
-    vars(connection)["_create_connection"] = lambda named, *more: socket.create_connection((address, named[1]), *more)
+    vars(connection)["_create_connection"] = lambda server, *more: socket.create_connection((address, server[1]), *more)
     return connection
 
 

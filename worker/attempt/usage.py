@@ -21,9 +21,9 @@ class Usage:
         """Returns CPU use since the last call in percent of one core, resident memory, and the use of each GPU."""
         now, (seconds, memory_mb) = time.monotonic(), self._processes()
         # The differences are taken per process, so that a process that has ended does not make the sum negative.
-        used = sum(now_used - self._seconds.get(process, 0.0) for process, now_used in seconds.items())
+        cpu_seconds = sum(new_seconds - self._seconds.get(process, 0.0) for process, new_seconds in seconds.items())
         # The kernel counts CPU time in ticks, so after a short interval the sum could exceed 100 % of all cores.
-        percent = min(used / max(now - self._at, 1e-3), os.cpu_count() or 1) * 100
+        percent = min(cpu_seconds / max(now - self._at, 1e-3), os.cpu_count() or 1) * 100
         self._at, self._seconds = now, seconds
         data = {"cpu_percent": round(percent, 1), "memory_mb": round(memory_mb, 1), "processes": len(seconds)}
         return {**data, "gpus": gpus} if (gpus := _gpus(self._gpus)) else data

@@ -41,7 +41,7 @@ class Canary:
         self._every = CANARY_BEATS * beat_seconds
         self._lost_after = max(LOST_BEATS * beat_seconds, LOST_SECONDS)
         self._restart_after = max(RESTART_BEATS * beat_seconds, RESTART_SECONDS)
-        self._sent = self._seen = 0
+        self._sent = 0
         self._sent_at = 0.0
         self._back_at = time.monotonic()
 

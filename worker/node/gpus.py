@@ -29,11 +29,11 @@ def visible(gpus: list[Gpu], devices: str | None) -> list[Gpu]:
     for name in filter(None, map(str.strip, devices.split(","))):
         if name in NO_MORE:
             break
-        named = [gpu for at, gpu in enumerate(gpus) if name == str(at) or gpu.uuid.startswith(name)]
-        if not named:
+        matching_gpus = [gpu for at, gpu in enumerate(gpus) if name == str(at) or gpu.uuid.startswith(name)]
+        if not matching_gpus:
             uuids = ", ".join(f"{at} ({gpu.uuid})" for at, gpu in enumerate(gpus))
             raise SettingsError(f"CUDA_VISIBLE_DEVICES names {name!r}, but the GPUs of this machine are: {uuids}.")
-        visible_gpus += [gpu for gpu in named[:1] if gpu not in visible_gpus]
+        visible_gpus += [gpu for gpu in matching_gpus[:1] if gpu not in visible_gpus]
     return visible_gpus
 
 

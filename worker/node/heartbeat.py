@@ -118,10 +118,10 @@ class Heartbeat(threading.Thread):
         key = keys.node_reply(self._node.id, self._node.boot)
         while not self._wanted.is_set() and (seconds_left := until - time.monotonic()) > 0:
             # The wait is short while journals are being sent, or while the catalogue is not known yet.
-            longest = 0.1 if self.resender.senders or self._catalogue is None else 0.5
-            popped = client.blpop([key], timeout=max(0.01, min(seconds_left, longest, BLOCK_SECONDS)))
-            if popped is not None:
-                self._receive(popped[1])
+            longest_wait = 0.1 if self.resender.senders or self._catalogue is None else 0.5
+            entry = client.blpop([key], timeout=max(0.01, min(seconds_left, longest_wait, BLOCK_SECONDS)))
+            if entry is not None:
+                self._receive(entry[1])
             # A killed supervisor leaves its journal. Its job is retried once the journal is sent.
             if self.resender.send(client) or self._has_news():
                 self.send_now()
@@ -216,7 +216,7 @@ class StoreWatch(threading.Thread):
     def run(self) -> None:
         while True:
             self.trouble = self._bucket_trouble(self._bucket) if self._bucket else folder_trouble(self._folder)
-            threading.Event().wait(self.EVERY_SECONDS if self.trouble is None else self.TROUBLE_SECONDS)
+            time.sleep(self.EVERY_SECONDS if self.trouble is None else self.TROUBLE_SECONDS)
 
     def _bucket_trouble(self, bucket: RemoteStore) -> str | None:
         try:

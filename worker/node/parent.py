@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from footplate.contract.environment import secrets_of
 from footplate.contract.errors import SettingsError
 from footplate.contract.host.environment import forget_unused
 from footplate.contract.host.linux import Leftovers, adopt_orphans, die_with_parent
+from footplate.contract.host.node_folder import NodeFolder
 from footplate.contract.keys import CANARY_TASK
 from footplate.contract.lifecycle import NODE_BEGINS
 from footplate.contract.messages import Gpu
@@ -63,23 +64,13 @@ def settings() -> WorkerSettings:
     return WorkerSettings.from_environment()
 
 
-_node: Node | None = None
-_main_pid = 0
-
-
-def node() -> Node:
-    """Returns the node that this process belongs to. The parent creates it, and pool processes inherit it."""
-    assert _node is not None, "this process is not part of a node"
-    return _node
-
-
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables that the warm parent and training inherit. Keys and URLs are not among them."""
-    passed = {
+    variables = {
         name: value for name, value in environ.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)
     }
     # OPENBLAS_NUM_THREADS keeps numpy to one thread. HF_HUB_DISABLE_TELEMETRY keeps TRL from reporting each Trainer.
-    return {**passed, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return {**variables, "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 class SilentConsumer(Consumer):  # type: ignore[misc]
@@ -100,12 +91,12 @@ class SilentConsumer(Consumer):  # type: ignore[misc]
 class WarmKeeper(threading.Thread):
     """Starts the warm parent, and starts it again in a thread whenever it dies. Meanwhile the node reports trouble."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: NodeFolder) -> None:
         super().__init__(name="warm-keeper", daemon=True)
-        node().folder.be_in_trouble(NODE_BEGINS)
+        self._folder = folder
+        folder.be_in_trouble(NODE_BEGINS)
         # The warm parent lives as long as this pipe's writing end is open, so only this process may hold that end.
         self._lifeline, self.writing_end = os.pipe2(os.O_CLOEXEC)
-
         self._process = self._begin()
 
     def run(self) -> None:
@@ -124,12 +115,11 @@ class WarmKeeper(threading.Thread):
 
     def _report(self, code: int) -> tuple[str, bool]:
         """Returns why this node is not ready now, and whether it was ready before."""
-        folder = node().folder
-        trouble = folder.why_not_ready()
+        trouble = self._folder.why_not_ready()
         if trouble is not None and trouble != NODE_BEGINS:
             return trouble, False
         why = f"its warm parent, which starts training, ended with exit code {code}"
-        folder.be_in_trouble(why)
+        self._folder.be_in_trouble(why)
         return why, trouble is None
 
     def _begin_again(self) -> subprocess.Popen[bytes]:
@@ -141,7 +131,7 @@ class WarmKeeper(threading.Thread):
                 time.sleep(RESTART_SECONDS[-1])
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "footplate.runtime.warm_parent", str(node().folder.run), str(os.getpid())]
+        command = [sys.executable, "-m", "footplate.runtime.warm_parent", str(self._folder.run), str(os.getpid())]
         environment = clean_environment(os.environ)
         return subprocess.Popen(command, stdin=self._lifeline, env=environment, start_new_session=True)
 
@@ -168,8 +158,28 @@ def _command_line(pid: int | Literal["self"]) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
 
 
-_keeper: WarmKeeper | None = None
-_heartbeat: Heartbeat | None = None
+@dataclass(slots=True)
+class Parent:
+    """The Celery parent of this process's node. Pool processes inherit the object when they are forked."""
+
+    node: Node
+    pid: int
+    keeper: WarmKeeper
+    heartbeat: Heartbeat
+    is_draining: bool = False
+
+
+_parent: Parent | None = None
+
+
+def parent() -> Parent:
+    assert _parent is not None, "this process is not part of a node"
+    return _parent
+
+
+def node() -> Node:
+    """Returns the node that this process belongs to."""
+    return parent().node
 
 
 def connect() -> None:
@@ -203,62 +213,53 @@ def _become_node(conf: Any, **_: Any) -> None:
 
 def _make_node(conf: Any) -> None:
     """Makes the node before Celery reads its settings, because the queue and the pool's size depend on the node."""
-    global _node, _main_pid, _keeper, _heartbeat
+    global _parent
     # A pool process that hung before `die_with_parent` survives a restart, and still holds the node's lock.
     Leftovers(lambda pid: not _is_of_our_last_start(pid)).end()
     require_own(settings())
     gpus: list[Gpu] = inventory(settings().gpus)
-    claimed = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
-    _node = replace(claimed, rights=training_rights(settings(), claimed.folder))
-    forget_unused(_node.folder.root)
-    _main_pid = os.getpid()
-    queue = queue_of(_node.id)
+    claimed_node = claim_node(settings().node_path, settings().slot_count(len(gpus)), secrets_of(os.environ))
+    node = replace(claimed_node, rights=training_rights(settings(), claimed_node.folder))
+    forget_unused(node.folder.root)
+    queue = queue_of(node.id)
     conf.task_queues = [queue]
     conf.task_default_queue = conf.task_default_exchange = conf.task_default_routing_key = queue.name
     # Celery's pool has one process more than the node has slots, so that no canary waits for a running attempt.
-    conf.worker_concurrency = _node.slots + 1
+    conf.worker_concurrency = node.slots + 1
     traces()
     adopt_orphans()
-    _keeper = WarmKeeper()
-    _heartbeat = Heartbeat(settings(), _node, gpus)
+    _parent = Parent(node, os.getpid(), WarmKeeper(node.folder), Heartbeat(settings(), node, gpus))
 
 
 def _become_pool_process(**_: Any) -> None:
-    die_with_parent(_main_pid)
-    if _keeper is not None:
-        os.close(_keeper.writing_end)
+    die_with_parent(parent().pid)
+    os.close(parent().keeper.writing_end)
 
 
 def _be_ready(**_: Any) -> None:
-    assert _heartbeat is not None
-    assert _keeper is not None
-    _keeper.start()
-    _heartbeat.start()
+    parent().keeper.start()
+    parent().heartbeat.start()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, _drain)
 
 
-_is_draining = False
-
-
 def _drain(number: int, frame: object) -> None:
     """Ends the attempts first and Celery afterwards. Celery's own handlers would leave no time for a checkpoint."""
-    global _is_draining
-    if _is_draining:
+    if parent().is_draining:
         # A second signal ends the node at once. Training dies with it, and journals and checkpoints stay.
         os._exit(1)
-    _is_draining = True
+    parent().is_draining = True
     node().folder.drain.touch()
     threading.Thread(target=_end_when_drained, name="drain", daemon=True).start()
 
 
 def _end_when_drained() -> None:
-    assert _heartbeat is not None
+    heartbeat = parent().heartbeat
     log.info("draining: no new attempts, and running ones have %.0f s to checkpoint", settings().drain_seconds)
-    _heartbeat.send_now()
+    heartbeat.send_now()
     # Supervisors stop training within `drain_seconds`. The node waits 5 s longer, so that it ends after them.
     deadline = time.monotonic() + settings().drain_seconds + 5.0
-    while _heartbeat.resender.running() and time.monotonic() < deadline:
+    while heartbeat.resender.running() and time.monotonic() < deadline:
         time.sleep(0.05)
     celery_state.should_stop = 0
     time.sleep(CELERY_SECONDS)

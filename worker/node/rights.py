@@ -43,21 +43,21 @@ def training_rights(settings: WorkerSettings, folder: NodeFolder) -> Rights:
     """Returns training's users. Raises SettingsError if the operator named a user that training cannot run as."""
     setting = settings.training_user
     users = _range(setting, settings) if setting else USUAL
-    named = _named(setting) if setting and users is None else None
+    named_user = _named(setting) if setting and users is None else None
     if os.geteuid() != 0:
-        if setting and (named is None or named.uid != os.geteuid()):
+        if setting and (named_user is None or named_user.uid != os.geteuid()):
             instead = "start it as root or unset the variable"
             raise _unusable(setting, f"only a node that root starts can run training as other users; {instead}")
         return Rights()
-    if named is not None and named.uid == 0:
+    if named_user is not None and named_user.uid == 0:
         exposed = "FOOTPLATE_TRAINING_USER is root, so training has all rights on this node"
         return _logged(Rights(exposed=exposed))
-    user = named or (users or USUAL).example
+    user = named_user or (users or USUAL).example
     why = _obstacle(user, settings, folder)
     if why is None:
         if settings.bucket is None and settings.artifacts_path.is_dir():
             close_to_lists(settings.artifacts_path, _UNLISTED)
-        return _logged(Rights(user=named, users=users))
+        return _logged(Rights(user=named_user, users=users))
     if setting:
         raise _unusable(setting, why)
     text = f"training runs as root, with all rights of this node, because {user} cannot run here: {why}"
@@ -173,7 +173,7 @@ def _first_obstacle(user: User, folders: list[Path], read_paths: list[Path]) -> 
     return next((why for why in obstacles if why is not None), None)
 
 
-def _closed(path: Path, needed: int = os.R_OK) -> str | None:
+def _closed(path: Path, access_mode: int = os.R_OK) -> str | None:
     """Returns a sentence about the first folder of a path that this process may not pass, or None.
 
     A path that does not exist is allowed.
@@ -183,8 +183,8 @@ def _closed(path: Path, needed: int = os.R_OK) -> str | None:
             return f"it has no permission to enter {folder}, on the way to {path}" if os.path.lexists(folder) else None
     if not os.path.exists(path):
         return None
-    needed |= os.X_OK if path.is_dir() else 0
-    return None if os.access(path, needed) else f"it has no permission to use {path}"
+    access_mode |= os.X_OK if path.is_dir() else 0
+    return None if os.access(path, access_mode) else f"it has no permission to use {path}"
 
 
 def _unwritable(folder: Path) -> str | None:

@@ -41,7 +41,7 @@ def attempt(job: str, attempt: int, fence: int) -> None:
         log.info("%s attempt %s is not claimed, because this node is not ready: %s", job, attempt, why)
         return
     since = time.time_ns()
-    with no_restart(node), bound_socket(own_address(parent.settings())) as claimed:
+    with no_restart(node), bound_socket(own_address(parent.settings())) as claim_socket:
         claim = Claim(
             job=JobId(job),
             attempt=attempt,
@@ -49,14 +49,14 @@ def attempt(job: str, attempt: int, fence: int) -> None:
             claim=new_claim_id(),
             node=node.id,
             boot=node.boot,
-            rendezvous=address_text(claimed),
+            rendezvous=address_text(claim_socket),
         )
         answer = request_grant(redis_client(), claim, give_up=node.folder.is_draining)
         if isinstance(answer, Grant):
             log.info("%s attempt %s is granted to this node", job, attempt)
             reached(Moment.AFTER_GRANT_RECEIVED)
             spans = traces().of(answer, parent.settings().node_name, since)
-            supervise(parent.settings(), node, answer, redis_client(), claimed, spans)
+            supervise(parent.settings(), node, answer, redis_client(), claim_socket, spans)
         elif answer is not None:
             log.info("%s attempt %s is denied to this node: %s", job, attempt, answer.reason)
 
@@ -85,11 +85,11 @@ def _answer(client: redis.Redis, claim: Claim) -> Grant | Denial | None:
     deadline = time.monotonic() + CLAIM_RETRY_SECONDS
     while (seconds_left := deadline - time.monotonic()) > 0:
         # Redis waits for ever if the timeout is 0.
-        popped = client.blpop([key], timeout=max(seconds_left, 0.01))
-        if popped is None:
+        entry = client.blpop([key], timeout=max(seconds_left, 0.01))
+        if entry is None:
             return None
         try:
-            message = TO_ATTEMPT.validate_json(popped[1])
+            message = TO_ATTEMPT.validate_json(entry[1])
         except ValidationError as error:
             log.warning("cannot parse control's answer to claim %s: %s", claim.claim, error)
             continue

@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-import codecs
-import json
 import re
-import struct
-from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any, Literal
@@ -21,10 +17,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from footplate.contract.conversations import plain, text_of
-from footplate.contract.errors import FootplateError, InvalidSpec, NotFound, Problem
+from footplate.contract.errors import InvalidSpec, NotFound, Problem
 from footplate.contract.fields import Group, Json, Many, Whole, pattern
 from footplate.contract.ids import JobId, uuid7
-from footplate.contract.serving import AnswerPiece, AnswerPieceKind, Work
+from footplate.contract.serving import AnswerPiece, Work
+from service.api.openai.answers import AnswerForm, packed, stream_events, usage_of
 from service.api.openai.jobs import UnknownModel
 from service.api.openai.names import read_model_name
 from service.api.predict import WAIT_SECONDS, Stops
@@ -36,9 +33,9 @@ from service.store.times import now_ms
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-_incremental_utf8 = codecs.getincrementaldecoder("utf-8")
-LAST_EVENT = b"data: [DONE]\n\n"
 MOST_TEXTS = 2048
+DEFAULT_TOKENS = 16
+"""The length of a completion whose request has no max_tokens, as at OpenAI."""
 _JOB = re.compile(r"(?P<job>job_[0-9a-f]{32})(?::(?P<checkpoint>latest|best|step-[0-9]{1,18}|ckpt_[0-9a-f]{32}))?")
 """A job's id. A checkpoint may follow, such as `:step-100` or `:best`."""
 
@@ -204,21 +201,17 @@ async def create_embedding(request: Request) -> Response:
     body = await read_model(request, Embedding)
     model_request = _model_request(body.model, Work.EMBED, {"inputs": _texts(body.input, "input")})
     async with _sent(request, model_request) as answer_stream:
-        data = await answer_stream.whole()
+        data = await answer_stream.last_data()
     vectors = [
         {
             "object": "embedding",
             "index": index,
-            "embedding": _packed(vector) if body.encoding_format == "base64" else vector,
+            "embedding": packed(vector) if body.encoding_format == "base64" else vector,
         }
         for index, vector in enumerate(data["vectors"])
     ]
     usage = {"prompt_tokens": data["prompt_tokens"], "total_tokens": data["prompt_tokens"]}
     return json_response({"object": "list", "model": body.model, "data": vectors, "usage": usage})
-
-
-DEFAULT_TOKENS = 16
-"""The length of a completion whose request has no max_tokens, as at OpenAI."""
 
 
 # Requests
@@ -284,15 +277,15 @@ def _are_tokens(value: Any) -> bool:
 async def _generated(
     request: Request, body: _Sampling, work_body: Json, *, is_chat: bool, calls_at_once: bool = True
 ) -> Response:
-    form = _Form(is_chat, calls_at_once, is_sent_whole="tools" in work_body)
+    form = AnswerForm(is_chat, calls_at_once, is_sent_whole="tools" in work_body)
     model_request = _model_request(body.model, Work.COMPLETE, work_body)
     prefix, kind = ("chatcmpl", "chat.completion") if is_chat else ("cmpl", "text_completion")
     common_fields = {"id": f"{prefix}-{uuid7()}", "object": kind, "created": now_ms() // 1000, "model": body.model}
     if not body.stream:
         async with _sent(request, model_request) as answer_stream:
-            data = await answer_stream.whole()
+            data = await answer_stream.last_data()
         choices = [form.choice(choice) for choice in data["choices"]]
-        return json_response({**common_fields, "choices": choices, "usage": _usage(data)})
+        return json_response({**common_fields, "choices": choices, "usage": usage_of(data)})
     if is_chat:
         common_fields["object"] = "chat.completion.chunk"
     with_usage = body.stream_options is not None and body.stream_options.include_usage
@@ -300,7 +293,7 @@ async def _generated(
         answer_stream = await stack.enter_async_context(_sent(request, model_request))
         # Only until the first piece has come can a refusal be the status of the response.
         pieces = _from_first(await anext(answer_stream.pieces), answer_stream.pieces)
-        return _Stream(_events(pieces, common_fields, form, with_usage=with_usage), stack.pop_all())
+        return _Stream(stream_events(pieces, common_fields, form, with_usage=with_usage), stack.pop_all())
 
 
 @asynccontextmanager
@@ -324,70 +317,6 @@ async def _from_first(first_piece: AnswerPiece, other_pieces: AsyncIterator[Answ
         yield piece
 
 
-class _Form:
-    """Formats the choices of an answer as OpenAI does, for `/chat/completions` or for `/completions`."""
-
-    def __init__(self, is_chat: bool, calls_at_once: bool, is_sent_whole: bool) -> None:
-        """Makes a form. If `is_sent_whole`, the session sends no parts of a text, which may be a tool call."""
-        self.is_chat, self.is_sent_whole, self._calls_at_once = is_chat, is_sent_whole, calls_at_once
-        self._offsets: dict[int, int] = {}
-        """The number of characters whose tokens were already sent, by the index of the choice."""
-        self._decoders: dict[int, codecs.IncrementalDecoder] = {}
-        """The decoder of the tokens' bytes, by the index of the choice. A character may have several tokens."""
-
-    def choice(self, choice: Json) -> Json:
-        text, calls = choice["text"], self.calls(choice)
-        message = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
-        content = {"message": message | ({"tool_calls": calls} if calls else {})} if self.is_chat else {"text": text}
-        finish_reason = choice["finish_reason"]
-        return {"index": choice["index"], **content, "logprobs": self.logprobs(choice), "finish_reason": finish_reason}
-
-    def calls(self, choice: Json) -> list[Json]:
-        """Returns the tool calls in an answer, with their arguments as JSON strings."""
-        calls = choice.get("tool_calls") or []
-        return [
-            {"id": f"call_{uuid7()}", "type": "function",
-             "function": {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}}
-            for call in (calls if self._calls_at_once else calls[:1])
-        ]  # fmt: skip
-
-    def logprobs(self, choice: Json) -> Json | None:
-        """Returns the log-probabilities of a choice's tokens, or None if the request did not ask for them."""
-        tokens = choice.get("logprobs")
-        if tokens is None:
-            return None
-        if self.is_chat:
-            entries = [_with_bytes(token) | {"top_logprobs": list(map(_with_bytes, token["top"]))} for token in tokens]
-            return {"content": entries, "refusal": None}
-        offsets, decoder = [], self._decoders.setdefault(choice["index"], _incremental_utf8("ignore"))
-        for token in tokens:
-            offsets.append(self._offsets.get(choice["index"], 0))
-            content = bytes(_bytes_of(token))
-            self._offsets[choice["index"]] = offsets[-1] + len(decoder.decode(content))
-        return {
-            "tokens": [_name_of(token) for token in tokens],
-            "token_logprobs": [token["logprob"] for token in tokens],
-            "top_logprobs": [
-                {_name_of(likely_token): likely_token["logprob"] for likely_token in token["top"]} for token in tokens
-            ],
-            "text_offset": offsets,
-        }
-
-
-def _with_bytes(token: Json) -> Json:
-    return {"token": token["token"], "logprob": token["logprob"], "bytes": _bytes_of(token)}
-
-
-def _bytes_of(token: Json) -> list[int]:
-    """Returns the bytes of a token. The session sends bytes only if the token is a part of a character."""
-    return token.get("bytes") or list(token["token"].encode())
-
-
-def _name_of(token: Json) -> str:
-    """Returns a token's text as `/completions` of OpenAI shows it: bytes that are not a text have a prefix."""
-    return f"bytes:{token['token']}" if "bytes" in token else str(token["token"])
-
-
 class _Stream(StreamingResponse):
     """A response of server-sent events. If it ends early, the serving session stops working on the request."""
 
@@ -398,63 +327,3 @@ class _Stream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._stack:
             await super().__call__(scope, receive, send)
-
-
-async def _events(
-    pieces: AsyncIterator[AnswerPiece], common_fields: Json, form: _Form, *, with_usage: bool
-) -> AsyncIterator[bytes]:
-    begun_indexes: set[int] = set()
-    # With include_usage, each event has a usage of null, as OpenAI's events do, and the last one has the numbers.
-    usage: Json = {"usage": None} if with_usage else {}
-
-    def event(*choices: Json, **fields: Any) -> bytes:
-        data = {**common_fields, "choices": choices, **usage, **fields}
-        return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
-
-    def part(choice: Json, delta: Json, text: str = "", finish_reason: str | None = None) -> bytes:
-        """Returns an event with the next text of a choice, which is in `delta` for a chat, and in `text` otherwise."""
-        content = {"delta": delta} if form.is_chat else {"text": text}
-        logprobs = form.logprobs(choice)
-        return event({"index": choice["index"], **content, "logprobs": logprobs, "finish_reason": finish_reason})
-
-    def begin(index: int) -> bytes:
-        is_new = index not in begun_indexes
-        begun_indexes.add(index)
-        return part({"index": index}, {"role": "assistant", "content": ""}) if form.is_chat and is_new else b""
-
-    def whole(choice: Json) -> bytes:
-        calls = [{"index": call_index, **call} for call_index, call in enumerate(form.calls(choice))]
-        delta = ({"content": choice["text"]} if choice["text"] else {}) | ({"tool_calls": calls} if calls else {})
-        return part(choice, delta) if delta else b""
-
-    try:
-        async for piece in pieces:
-            if piece.kind is AnswerPieceKind.CHUNK:
-                text = piece.data["text"]
-                yield begin(piece.data["index"]) + part(piece.data, {"content": text}, text)
-                continue
-            for choice in piece.data["choices"]:
-                last_event = part({"index": choice["index"]}, {}, finish_reason=choice["finish_reason"])
-                yield begin(choice["index"]) + (whole(choice) if form.is_sent_whole else b"") + last_event
-            if with_usage:
-                yield event(usage=_usage(piece.data))
-            yield LAST_EVENT
-    except FootplateError as error:
-        # The status has been sent, so the error is an event. OpenAI's clients raise it.
-        sentence = error.message + (f" ({error.hint})" if error.hint else "")
-        failure = {"message": sentence, "type": "server_error", "param": None, "code": error.code}
-        yield f"data: {json.dumps({'error': failure})}\n\n".encode()
-
-
-def _usage(data: Json) -> Json:
-    prompt_tokens, completion_tokens = data["prompt_tokens"], sum(choice["tokens"] for choice in data["choices"])
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
-
-
-def _packed(vector: list[float | str]) -> str:
-    """Returns a vector as OpenAI's base64, which is little-endian 32-bit floats. NaN and infinities arrive as texts."""
-    return b64encode(struct.pack(f"<{len(vector)}f", *map(float, vector))).decode()

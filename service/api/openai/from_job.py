@@ -96,8 +96,8 @@ def base_of(row: JobRow) -> str:
 
 
 def model(row: JobRow, step: int | None = None) -> ModelObject:
-    created = seconds(row.finished_at or row.created_at)
-    return ModelObject(id=name_of(row, step=step), created=created, owned_by=row.project)
+    created_at = seconds(row.finished_at or row.created_at)
+    return ModelObject(id=name_of(row, step=step), created=created_at, owned_by=row.project)
 
 
 def results_id(job_id: JobId) -> str:

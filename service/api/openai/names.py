@@ -20,7 +20,7 @@ class ModelName(NamedTuple):
     """The step of the checkpoint. None: the final model."""
 
 
-def model_name(base: str, project: str, suffix: str | None, job: JobId, step: int | None = None) -> str:
+def model_name(base: str, project: str, suffix: str | None, job: JobId, step: int | None) -> str:
     checkpoint = "" if step is None else f":ckpt-step-{step}"
     return f"ft:{base}:{project}:{suffix or ''}:{job.removeprefix('job_')}{checkpoint}"
 

@@ -138,17 +138,17 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     The caller must stop at a line that is longer than LONGEST_LINE, because only its beginning is yielded.
     """
     number = 0
-    rest = b""
+    partial_line = b""
     while piece := file.read(1024 * 1024):
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, partial_line = (partial_line + piece).split(b"\n")
         for line in lines:
             number += 1
             if line.strip():
                 yield number, line
-        if len(rest) > LONGEST_LINE:
-            yield number + 1, rest
-    if rest.strip():
-        yield number + 1, rest
+        if len(partial_line) > LONGEST_LINE:
+            yield number + 1, partial_line
+    if partial_line.strip():
+        yield number + 1, partial_line
 
 
 def _object(line: bytes) -> Row:

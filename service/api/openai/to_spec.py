@@ -137,11 +137,7 @@ class TranslatedRequest:
 
 
 def translate(
-    body: NewFineTuningJob,
-    base: Base,
-    train: TuningFile,
-    validation: TuningFile | None,
-    catalogue: Catalogue | None = None,
+    body: NewFineTuningJob, base: Base, train: TuningFile, validation: TuningFile | None, catalogue: Catalogue | None
 ) -> TranslatedRequest:
     """Returns the spec for a request. Raises InvalidSpec for fields that are not supported here.
 

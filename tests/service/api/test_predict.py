@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from footplate.contract import keys
 from footplate.contract.ids import Fence, JobId, new_checkpoint_id
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.serving import AnswerPiece, AnswerPieceKind
+from service.jobs import stopping
+from service.jobs.serving import find, open_session, session_spec
 from service.store import checkpoints, jobs
+from service.store.rows import JobRow
 from service.store.times import now_ms
 from tests.service.api.conftest import PATIENCE, Api, Serve
 from tests.support.processes import until_async
@@ -268,6 +272,43 @@ async def test_a_session_of_the_latest_checkpoint_ends_after_a_newer_checkpoint(
     assert (await again).json()["checkpoint"]["step"] == 9
     state = (await api.client.get(f"/jobs/{older}")).json()
     assert (state["state"], state["reason"]) == ("cancelled", Reason.CANCEL)
+
+
+async def test_a_replaced_session_has_the_stop_time_of_the_settings(
+    serve: Serve, sqlite_url: str, standing_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "is_claimed", lambda conn, job: job.state is JobState.RUNNING)
+    api = await serve(sqlite_url, redis=standing_redis.url, stop_seconds=7.0)
+    job = await trained(api)
+    served = await api.db.read(find, "default", job, "latest")
+    older = (
+        await api.db.write(open_session, served, session_spec(served), now_ms(), stop_seconds=7.0, by=None)
+    ).session
+    assert older is not None
+
+    def run_and_commit(conn: Connection) -> None:
+        for old, new in pairwise((JobState.QUEUED, JobState.STARTING, JobState.RUNNING)):
+            jobs.move(
+                conn, older.id, to=new, expect=[old], reason=Reason.PLACED, now=now_ms(), next_attempt=1,
+                next_fence=Fence(1),
+            )  # fmt: skip
+        row = checkpoints.of_job(conn, job)[0]
+        checkpoints.insert_checkpoint(conn, replace(row, id=new_checkpoint_id(), step=9, no=9))
+
+    await api.db.write(run_and_commit)
+    cancelled_after = now_ms()
+    waiting = asyncio.create_task(api.client.post(f"/jobs/{job}/predict", json={"inputs": [1], "checkpoint": "latest"}))
+
+    async def stopped() -> JobRow | None:
+        row = await api.db.read(jobs.peek, older.id)
+        return row if row is not None and row.state is JobState.STOPPING else None
+
+    row = await until_async(stopped, what="the older session stops")
+    waiting.cancel()
+    assert row is not None
+    assert row.stop_deadline is not None
+    assert row.stop_deadline <= now_ms() + 7_000
+    assert row.stop_deadline >= cancelled_after + 7_000
 
 
 async def test_adapters_of_one_base_model_share_a_session(api: Api, node: Node) -> None:

@@ -236,7 +236,7 @@ async def test_an_endpoint_of_openais_sdk_receives_the_end_of_jobs(api: Api, rec
     await api.client.post(f"/jobs/{cancelled}/cancel")
     served = await api.db.read(lambda conn: serving.find(conn, "default", job, None))
     opened = await api.db.write(
-        lambda conn: serving.open_session(conn, served, serving.session_spec(served), now_ms(), by=None)
+        serving.open_session, served, serving.session_spec(served), now_ms(), stop_seconds=60.0, by=None
     )
     assert opened.session is not None
     await api.end(opened.session.id)
