@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -101,7 +102,7 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
     results = race("evaluating", work="gpt", samples=count, batch=32, memory=True, turns=1 if quick else 3)
     require_equal_findings(results)
     megabytes = {loop: [turn["bytes"] / 1e6 for turn in results[loop]] for loop in LOOPS}
-    twice = race("evaluating", work="gpt", samples=2 * count, batch=32, memory=True, turns=1, loops=["ours"])["ours"]
+    doubled_results = race("evaluating", work="gpt", samples=2 * count, batch=32, memory=True, turns=1, loops=["ours"])
     return [
         report.Row(f"{what}: by hand", megabytes["raw"], "MB"),
         *(report.Row(f"{what}: {loop}", megabytes[loop], "MB") for loop in OTHERS),
@@ -110,7 +111,7 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
         ),
         report.Row(
             f"{what}: ours with twice as many samples, relative to ours",
-            [turn["bytes"] / 1e6 / median(megabytes["ours"]) for turn in twice],
+            [turn["bytes"] / 1e6 / median(megabytes["ours"]) for turn in doubled_results["ours"]],
             "×",
             "flat",
         ),
@@ -154,8 +155,10 @@ def compared(what: str, results: Shown, goal: str, *, faster: bool = False) -> l
     rows = []
     for loop in OTHERS:
         for clock, name in CLOCKS.items():
-            others, raws = (_rounds(_column(results, name_of_loop, clock)) for name_of_loop in (loop, "raw"))
-            values = _quotients(raws, others) if faster else _quotients(others, raws)
+            other_rounds, raw_rounds = (
+                _rounds(_column(results, name_of_loop, clock)) for name_of_loop in (loop, "raw")
+            )
+            values = _quotients(raw_rounds, other_rounds) if faster else _quotients(other_rounds, raw_rounds)
             rows.append(report.Row(f"{what} {loop}, {name}", values, "×", goal if loop == "ours" else ""))
     return rows
 
@@ -195,8 +198,5 @@ def _quotients(of: Sequence[float], to: Sequence[float]) -> list[float]:
 
 if __name__ == "__main__":
     names = [word for word in sys.argv[1:] if not word.startswith("--")] or list(PARTS)
-
-    def chosen(folder: Path, *, quick: bool) -> list[report.Row]:
-        return [row for name in names for row in PARTS[name](folder, quick)]
-
-    report.main(chosen, quick="--quick" in sys.argv)
+    with tempfile.TemporaryDirectory(prefix="fp-bench-loop-") as own_folder:
+        print(report.table([row for name in names for row in PARTS[name](Path(own_folder), "--quick" in sys.argv)]))
