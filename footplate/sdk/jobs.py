@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
 from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.jobs import PredictionList
-from footplate.errors import JobCancelled, JobFailed
+from footplate.errors import JobCancelled, JobFailed, invalid
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.finding import find
@@ -34,7 +34,6 @@ from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
 from footplate.sdk.request import (
     ApiRequest,
     all_resources,
-    invalid,
     listed,
     read,
     send,

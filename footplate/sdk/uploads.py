@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx2
 
-from footplate.errors import DownloadFailed, NotFound
+from footplate.errors import DownloadFailed, NotFound, invalid
 from footplate.sdk.files import RemoteFile, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
-from footplate.sdk.request import ApiRequest, invalid, listed, path_segment, send, send_for
+from footplate.sdk.request import ApiRequest, listed, path_segment, send, send_for
 from footplate.sdk.wire import OnBytes, Wire
 
 CHUNK_BYTES = 256 * 1024
