@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from docs.markdown import one_line
 from footplate.contract.components import Catalogue
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.fields import PATTERNS, Group
@@ -486,7 +487,3 @@ def link(name: str) -> str:
 def anchor(title: str) -> str:
     """The anchor that a heading gets on a rendered page."""
     return "".join(letter for letter in title.lower() if letter.isalnum() or letter in "_- ").replace(" ", "-")
-
-
-def one_line(paragraph: str | None) -> str:
-    return " ".join((paragraph or "").split())
