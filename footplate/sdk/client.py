@@ -72,6 +72,8 @@ class Operations:
         filters = {"tag": tag, "state": comma_separated(state), "kinds": comma_separated(kinds), "max_hz": max_hz}
         follows_more = jobs is None or tag is not None or state is not None
         positions = EventPositions(cursors=cursors, filters=filters, follows_more=follows_more, patience=self._patience)
+        if not (cursors or follows_more):
+            positions.end = "all"  # The service streams every job if no job is named.
         return follow(self._wire, "/stream", positions)
 
     async def compare(

@@ -36,10 +36,13 @@ def url_of_up() -> str | None:
 
     Raises SettingsError while it starts, because the default address may be another server's.
     """
+    try:
+        home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate"))
+    except ValueError as error:
+        raise SettingsError(f"FOOTPLATE_HOME: {error}") from error
     with suppress(OSError, ValueError, LookupError, TypeError, ImportError):
         import fcntl  # Windows has none, and no `footplate up` either.
 
-        home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate"))
         with (home / "up.lock").open() as lock:
             holder = json.loads(lock.read())
             with suppress(BlockingIOError):  # The process runs.

@@ -251,6 +251,11 @@ def test_an_unknown_verb_prints_the_nearest_one_or_all(
     assert f"footplate: there is no verb {message}" in capsys.readouterr().err
 
 
+def test_an_option_of_a_verb_before_the_verb_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--url", "http://127.0.0.1:9", "ls"]) == 2
+    assert "'--url' follow the verb" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -372,6 +377,15 @@ def test_without_a_running_system_in_this_folder_the_client_uses_its_default(rec
         lock.write_text(record.replace("%d", str(os.getpid())))
 
     assert Client().url == "http://127.0.0.1:8080"
+
+
+def test_a_client_with_a_home_that_cannot_exist_does_not_use_the_default_address(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOOTPLATE_HOME", "~nobody-of-this-name/footplate")
+
+    with pytest.raises(SettingsError, match="FOOTPLATE_HOME: "):
+        Client()
 
 
 def test_the_client_refuses_to_guess_while_the_system_in_this_folder_starts(lock: Path) -> None:
@@ -518,6 +532,19 @@ def test_a_download_of_a_file_that_does_not_exist_makes_no_folder(
 
     assert main(["download", str(JOB["id"]), "nothing", "-o", str(tmp_path / "out")]) == 3
     assert not (tmp_path / "out").exists()
+
+
+def test_events_prints_a_message_if_no_event_matches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = {"data": [], "next_cursor": None, "last": 12}
+    answer_requests(
+        monkeypatch, "watch",
+        lambda request: httpx2.Response(200, json=events if request.url.path.endswith("/events") else JOB),
+    )  # fmt: skip
+
+    assert main(["events", str(JOB["id"]), "--kinds", "eval"]) == 0
+    assert f"no event matches; the state of {JOB['id']} is {JOB['state']}" in capsys.readouterr().err
 
 
 def test_a_job_that_is_named_twice_is_changed_once(
@@ -704,6 +731,15 @@ async def test_a_named_pipe_is_left_out_of_a_bundle_and_refused_as_rows(tmp_path
     assert ZipFile(io.BytesIO(packed(tmp_path))).namelist() == ["train.py"]
     with pytest.raises(InvalidRequest, match="not a regular file"):
         await AsyncFiles(FakeWire()).upload(tmp_path / "rows.jsonl")
+
+
+async def test_an_upload_of_a_folder_or_of_a_missing_file_is_not_refused_for_its_suffix(tmp_path: Path) -> None:
+    files = AsyncFiles(FakeWire())
+
+    with pytest.raises(InvalidRequest, match="is a folder"):
+        await files.upload(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        await files.upload(tmp_path / "rows")
 
 
 def test_a_code_folder_that_is_too_large_is_refused_with_its_largest_entries(tmp_path: Path) -> None:
