@@ -99,8 +99,8 @@ def default_of(field: FieldInfo) -> str:
 
 def lifecycle_page() -> str:
     moves = [
-        f"| {old} | {', '.join(sorted(new)) or 'nothing, because it is final'} |"
-        for old, new in lifecycle.MOVES.items()
+        f"| {state} | {', '.join(sorted(next_states)) or 'nothing, because it is final'} |"
+        for state, next_states in lifecycle.MOVES.items()
     ]
     return "\n".join(
         [
@@ -147,9 +147,9 @@ def events_page() -> str:
 
 
 def metrics_page() -> str:
-    own = [metric for metric in Meters().registry.collect() if metric.name.startswith("footplate")]
-    rows = [f"| `{scraped_name(metric)}` | {metric.type} | {metric.documentation} |" for metric in own]
-    control = [
+    api_metrics = [metric for metric in Meters().registry.collect() if metric.name.startswith("footplate")]
+    rows = [f"| `{scraped_name(metric)}` | {metric.type} | {metric.documentation} |" for metric in api_metrics]
+    control_rows = [
         f"| `{prometheus_name(field.name)}` | {field.metadata['meaning']} | {field.metadata['advice']} |"
         for field in dataclasses.fields(Counts)
     ]
@@ -161,7 +161,7 @@ def metrics_page() -> str:
             "\n## Of control: counted since its start\n",
             "| name | meaning | what to do when it moves |",
             "|---|---|---|",
-            *control,
+            *control_rows,
             "\n`retries` and `jobs_failed` have the label `reason`, one of those in [lifecycle](lifecycle.md). Any API",
             "process shows these numbers: its own control's where it has one, else what control leaves in Redis.",
             "\n## Of the API process that is asked, and of SQL\n",
@@ -206,30 +206,30 @@ def component(group: str, name: str, target: str) -> list[str]:
     module, _, attribute = target.partition(":")
     factory = getattr(importlib.import_module(module), attribute)
     with libraries():
-        described = describe(group, name, factory)
+        description = describe(group, name, factory)
     library = getattr(factory, "needs", None)
     extra = f" Needs the extra `{library[1]}`." if library else ""
     arguments = [
-        f"  - `{argument}`{default(described.args, argument)}: {table_cell(schema.get('description'))}"
-        for argument, schema in described.args["properties"].items()
+        f"  - `{argument}`{default(description.args, argument)}: {table_cell(schema.get('description'))}"
+        for argument, schema in description.args["properties"].items()
     ]
-    return [f"- **{name}**: {table_cell(described.summary)}{extra}", *arguments]
+    return [f"- **{name}**: {table_cell(description.summary)}{extra}", *arguments]
 
 
 def default(args: dict[str, Any], name: str) -> str:
     return "" if name in args["required"] else f" = `{json.dumps(args['properties'][name].get('default'))}`"
 
 
-def members(of: type[StrEnum]) -> list[str]:
+def members(enum: type[StrEnum]) -> list[str]:
     """`- **name**: its docstring`, in the order of the code."""
-    body = ast.parse(inspect.getsource(of)).body[0]
+    body = ast.parse(inspect.getsource(enum)).body[0]
     assert isinstance(body, ast.ClassDef)
     lines = []
-    for statement, after in zip(body.body, [*body.body[1:], ast.Pass()], strict=True):
+    for statement, next_statement in zip(body.body, [*body.body[1:], ast.Pass()], strict=True):
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-            meaning = table_cell(str(text))
-            lines.append(f"- **{of[statement.targets[0].id].value}**" + (f": {meaning}" if meaning else ""))
+            docstring = next_statement.value if isinstance(next_statement, ast.Expr) else None
+            meaning = table_cell(str(docstring.value) if isinstance(docstring, ast.Constant) else "")
+            lines.append(f"- **{enum[statement.targets[0].id].value}**" + (f": {meaning}" if meaning else ""))
     return lines
 
 

@@ -366,7 +366,7 @@ class AsyncJob(JobView):
 
         With `follow`, also yields new lines until the job has ended.
         """
-        follow_lines = (lambda last: self.events(after=last, kinds="line")) if follow else None
+        follow_lines = (lambda last_no: self.events(after=last_no, kinds="line")) if follow else None
         return printed_lines(self._wire, self._path, follow_lines, after, stream=stream, rank=rank, grep=grep)
 
     async def watch(self) -> Self:
