@@ -25,10 +25,10 @@ from footplate.contract.arguments.legacy import LEGACY, modernized
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.body import keys_of, pointer_to
 from footplate.contract.errors import Problem
+from footplate.contract.fields import Json
 from footplate.contract.hub import hub_name, is_hub_name, of_data
 from footplate.contract.two_places import unite
 
-Json = dict[str, Any]
 Place = tuple[str | int, ...]
 """The keys and indexes that lead from the root of a spec to a value."""
 

@@ -590,6 +590,14 @@ def test_ls_columns_may_be_job_fields_or_metrics(capsys: pytest.CaptureFixture[s
     assert "'job,,state'" in capsys.readouterr().err
 
 
+def test_a_cell_that_ends_with_an_ellipsis_itself_does_not_count_as_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("NAME", "STATE"), [("a run, the second …", "queued")], empty_text="")
+
+    output = capsys.readouterr()
+    assert output.out.splitlines()[1] == "a run, the second …  queued"
+    assert output.err == ""
+
+
 def test_a_table_shortens_long_cells_before_it_leaves_columns_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
