@@ -32,7 +32,7 @@ from tests.support.redis_server import RedisServer
 PLOT = Path(__file__).parents[1] / "docs" / "growth.svg"
 SIZES = (100, 1_000, 10_000, 100_000)
 ROUNDS = 20
-RATE = 200
+RATE, PACED_SECONDS = 200, 3
 Points = dict[str, list[float]]
 
 
@@ -166,7 +166,7 @@ def _pair(none: Side, many: Side, seconds: float, *, is_turned: bool) -> tuple[d
     return none.post(seconds), many.post(seconds)
 
 
-async def _paced(port: int, seconds: float = 3.0) -> float:
+async def _paced(port: int) -> float:
     """Returns the 99th percentile in ms, for a client that keeps its rate even if answers are late."""
     milliseconds: list[float] = []
 
@@ -179,7 +179,7 @@ async def _paced(port: int, seconds: float = 3.0) -> float:
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         began = time.perf_counter()
         async with asyncio.TaskGroup() as group:
-            for number in range(int(seconds * RATE)):
+            for number in range(PACED_SECONDS * RATE):
                 await asyncio.sleep(began + number / RATE - time.perf_counter())
                 group.create_task(post(client))
     return quantiles(milliseconds, n=100)[98]

@@ -23,6 +23,8 @@ from bench.loops.starting import start
 OTHERS = ("ours", "accelerate", "transformers")
 CLOCKS = {"cpu": "by CPU time", "wall": "by the wall clock"}
 ROUNDS = 5
+TOLERANCE = 1e-3
+"""The relative difference to the loop by hand that losses and findings may have."""
 EVALUATED = 20_000
 """The number of samples for the small model."""
 SEQUENCES = 1000
@@ -163,11 +165,11 @@ def compared(what: str, results: Shown, goal: str, *, faster: bool = False) -> l
     return rows
 
 
-def require_equal_losses(what: str, results: Shown, tolerance: float = 1e-3) -> None:
+def require_equal_losses(what: str, results: Shown) -> None:
     logged = {loop: [loss for turn in results[loop] for loss in turn["losses"]] for loop in LOOPS}
     for loop, losses in logged.items():
         if len(losses) != len(logged["raw"]) or not all(
-            abs(loss - by_hand) <= tolerance * abs(by_hand) + 1e-4
+            abs(loss - by_hand) <= TOLERANCE * abs(by_hand) + 1e-4
             for loss, by_hand in zip(losses, logged["raw"], strict=True)
         ):
             raise AssertionError(
@@ -175,11 +177,11 @@ def require_equal_losses(what: str, results: Shown, tolerance: float = 1e-3) -> 
             )
 
 
-def require_equal_findings(results: Shown, tolerance: float = 1e-3) -> None:
+def require_equal_findings(results: Shown) -> None:
     expected = results["raw"][0]["found"]
     for loop in LOOPS:
         for name, value in results[loop][0]["found"].items():
-            if abs(value - expected[name]) > tolerance * abs(expected[name]):
+            if abs(value - expected[name]) > TOLERANCE * abs(expected[name]):
                 raise AssertionError(f"{loop} found {name} {value}, and the loop by hand {expected[name]}")
 
 

@@ -134,8 +134,11 @@ class JobView:
         return job_card(self)
 
     def __repr__(self) -> str:
-        step_text = f" step {self.progress.step}/{self.progress.max_steps}" if self.progress else ""
-        return f"<{type(self).__name__} {self.id} {self.state}{step_text}>"
+        words = [type(self).__name__, self.id, self.state]
+        if (progress := self.progress) is not None:
+            # A loop of one's own may not say how many steps it will take.
+            words.append(f"step {progress.step}" + (f"/{progress.max_steps}" if progress.max_steps else ""))
+        return f"<{' '.join(words)}>"
 
 
 class AsyncJobs:

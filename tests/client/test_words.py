@@ -34,6 +34,7 @@ from footplate.contract.events import Event
 from footplate.errors import InvalidRequest
 from footplate.local.home import hold, record_holder
 from footplate.sdk.bundles import packed
+from footplate.sdk.jobs import AsyncJob
 from footplate.sdk.models import Component, JobInfo
 from footplate.sdk.request import ApiRequest
 from footplate.sdk.uploads import AsyncFiles
@@ -203,6 +204,7 @@ def test_progress_is_printed_without_a_total_if_max_steps_is_unknown(max_steps: 
     job = JobInfo.model_validate({**JOB, "progress": {"step": 7, "max_steps": max_steps, "epoch": 0.0}})
 
     assert steps(job) == text
+    assert repr(AsyncJob(FakeWire(), job, patience=0.0)) == f"<AsyncJob {JOB['id']} queued step {text}>"
 
 
 def test_a_table_aligns_numbers_right_and_prints_a_message_if_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
