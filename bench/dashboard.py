@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -121,8 +120,8 @@ def fill(db: Database, ids: list[JobId], points: int) -> None:
 def write_history(db: Database, job: JobId, points: int, rng: random.Random) -> None:
     """Writes the events of one job and the buckets of its curves."""
     pyramid = {name: Curve() for name in NAMES}
-    for first in range(0, points, CHUNK):
-        steps = list(range(first, min(first + CHUNK, points)))
+    for first_step in range(0, points, CHUNK):
+        steps = list(range(first_step, min(first_step + CHUNK, points)))
         ats = [text_of(STARTED + 500 * step) for step in steps]
         epochs = [step / 1000 for step in steps]
         nos = [FIRST_NO + 1 + step for step in steps]
@@ -390,7 +389,3 @@ def figures(name: str, use: Used) -> list[report.Row]:
         report.Row(f"{name}: CPU of the main thread", [sum(use.cpu) / use.seconds / 10], "%"),
         report.Row(f"{name}: p95 between frames", [frames[int(len(frames) * 0.95)]], "ms", BAR_FRAME),
     ]
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from bench.system import submit, system, until_state
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     count = 30 if quick else 300
-    with system(folder / "drain", slots=2) as running:
-        client = running.client
+    with system(folder / "drain", slots=2) as running_system:
+        client = running_system.client
         until_state(client, submit(client, max_steps=1))
         start = time.perf_counter()
         for _ in range(count):
@@ -26,7 +25,3 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
         success_count = client.get("/jobs?state=succeeded&limit=1").json()["total_estimate"]
         assert success_count == count + 1, f"{count + 1 - success_count} jobs did not succeed"
     return [report.Row(f"{count} queued jobs drained by one node of two slots", [count / seconds], "jobs/s", "≥ 5")]
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

@@ -23,7 +23,7 @@ ANYONES = "import fastapi, sqlalchemy, pydantic"
 
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
-    imports = [[_import(what) for what in (OURS, ANYONES)] for _ in range(2 if quick else 5)]
+    imports = [[_import(statements) for statements in (OURS, ANYONES)] for _ in range(2 if quick else 5)]
     processes = Processes(folder)
     try:
         server, port = serve(processes, folder / "home", f"sqlite:///{folder / 'footprint.db'}")
@@ -33,8 +33,8 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     finally:
         processes.stop_all()
     return [
-        report.Row("service: import, without torch", [ours.wall_s for ours, _ in imports], "s", "≤ 2"),
-        report.Row("… and its CPU time", [ours.cpu_s for ours, _ in imports], "s"),
+        report.Row("service: import, without torch", [cost.wall_s for cost, _ in imports], "s", "≤ 2"),
+        report.Row("… and its CPU time", [cost.cpu_s for cost, _ in imports], "s"),
         report.Row(
             "… relative to that of FastAPI, SQLAlchemy and pydantic", [a.cpu_s / b.cpu_s for a, b in imports], "×"
         ),
@@ -43,25 +43,21 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
 
 
 @dataclass(frozen=True)
-class Took:
+class ImportCost:
     wall_s: float
     cpu_s: float
 
 
-def _import(what: str) -> Took:
-    start, before = time.perf_counter(), _cpu_of_children()
-    subprocess.run([sys.executable, "-c", what], env=clean_environment(), check=True)
-    return Took(time.perf_counter() - start, _cpu_of_children() - before)
+def _import(statements: str) -> ImportCost:
+    start, cpu_before = time.perf_counter(), _cpu_of_children()
+    subprocess.run([sys.executable, "-c", statements], env=clean_environment(), check=True)
+    return ImportCost(time.perf_counter() - start, _cpu_of_children() - cpu_before)
 
 
 def _cpu_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def memory_mb(pid: int) -> float:
     return int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

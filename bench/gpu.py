@@ -25,8 +25,8 @@ NEEDED = ("torch", "accelerate", "safetensors", "pydantic", "numpy")
 
 
 def run(folder: Path, *, quick: bool = False, trace: str | None = None) -> list[report.Row]:
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        sys.exit(f"bench gpu needs {', '.join(missing)}, which is not installed: put the wheels on PYTHONPATH")
+    if missing_names := [name for name in NEEDED if find_spec(name) is None]:
+        sys.exit(f"bench gpu needs {', '.join(missing_names)}, which is not installed: put the wheels on PYTHONPATH")
     device = _device()
     loops = [loop for loop in LOOPS if loop != "accelerate" and (loop != "transformers" or find_spec(loop))]
     compiles, turns = device is not None and not quick, 1 if quick else 9
@@ -53,7 +53,7 @@ def run(folder: Path, *, quick: bool = False, trace: str | None = None) -> list[
 
 
 def _quotients(speeds: dict[str, list[float]], to: str) -> list[float]:
-    return [ours / other for ours, other in zip(speeds["ours"], speeds[to], strict=True)]
+    return [speed / other_speed for speed, other_speed in zip(speeds["ours"], speeds[to], strict=True)]
 
 
 def _device() -> str | None:
@@ -68,5 +68,5 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="without compiling, and few steps")
     parser.add_argument("--trace", metavar="FOLDER", help="also write traces of ten steps")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fp-bench-gpu-") as own:
-        print(report.table(run(Path(own), quick=options.quick, trace=options.trace)))
+    with tempfile.TemporaryDirectory(prefix="fp-bench-gpu-") as folder:
+        print(report.table(run(Path(folder), quick=options.quick, trace=options.trace)))

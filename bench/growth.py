@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -33,7 +32,7 @@ from tests.support.redis_server import RedisServer
 PLOT = Path(__file__).parents[1] / "docs" / "growth.svg"
 SIZES = (100, 1_000, 10_000, 100_000)
 ROUNDS = 20
-RATE = 200
+RATE, PACED_SECONDS = 200, 3
 Points = dict[str, list[float]]
 
 
@@ -48,10 +47,10 @@ class Side:
 
     def post(self, seconds: float) -> dict[str, float]:
         """Posts with 16 connections. The jobs are deleted afterwards, so that each round has an equal queue."""
-        before = cpu_seconds(self.server.pid)
+        cpu_before = cpu_seconds(self.server.pid)
         figures = load(self.processes, self.port, seconds)
         assert not figures["errors"], figures
-        cpu_us = 1e6 * (cpu_seconds(self.server.pid) - before) / figures["count"]
+        cpu_us = 1e6 * (cpu_seconds(self.server.pid) - cpu_before) / figures["count"]
         self.db.write_now(lambda conn: conn.execute(text("DELETE FROM jobs WHERE name = ''")))
         return {**figures, "cpu_us": cpu_us}
 
@@ -132,27 +131,29 @@ def _measure(
                 side.db.write_now(lambda conn: conn.execute(text("ANALYZE")))
             pairs = [_pair(none, many, seconds, is_turned=bool(number % 2)) for number in range(rounds)]
             what = f"{database}, {size:,} waiting"
-            rates = [mine["per_second"] / other["per_second"] for other, mine in pairs]
-            costs = [other["cpu_us"] / mine["cpu_us"] for other, mine in pairs]
+            rates = [of_many["per_second"] / of_none["per_second"] for of_none, of_many in pairs]
+            costs = [of_none["cpu_us"] / of_many["cpu_us"] for of_none, of_many in pairs]
             listing_ms = many.took(lambda: many.get("/jobs?limit=50"))
-            urgent = many.took(lambda: many.get("/jobs?limit=50&state=queued&sort=-priority"))
-            queued = many.took(lambda: many.get("/queue?limit=50"))
+            urgent_ms = many.took(lambda: many.get("/jobs?limit=50&state=queued&sort=-priority"))
+            queue_ms = many.took(lambda: many.get("/queue?limit=50"))
             placement_ms = many.took(lambda: many.db.read_now(plan_queue))
             rows += [
                 report.Row(f"{what}: POST, relative to POST with an empty queue", rates, "×", "≥ 0.8"),
                 report.Row(f"{what}: the same by the service's CPU time", costs, "×", "≥ 0.8"),
-                report.Row(f"{what}: POST", [mine["per_second"] for _, mine in pairs], "/s"),
+                report.Row(f"{what}: POST", [figures["per_second"] for _, figures in pairs], "/s"),
                 report.Row(f"{what}: one placement run", placement_ms, "ms", "≤ 20"),
-                report.Row(f"{what}: GET /queue", queued, "ms", "≤ 20"),
+                report.Row(f"{what}: GET /queue", queue_ms, "ms", "≤ 20"),
                 report.Row(f"{what}: GET /jobs", listing_ms, "ms", "≤ 20"),
-                report.Row(f"{what}: GET /jobs, those waiting by priority", urgent, "ms", "≤ 20"),
+                report.Row(f"{what}: GET /jobs, those waiting by priority", urgent_ms, "ms", "≤ 20"),
             ]
-            costs_ms = [mine["cpu_us"] / 1000 for _, mine in pairs]
-            for name, values in zip(points, (costs_ms, listing_ms, queued, placement_ms), strict=True):
+            costs_ms = [figures["cpu_us"] / 1000 for _, figures in pairs]
+            for name, values in zip(points, (costs_ms, listing_ms, queue_ms, placement_ms), strict=True):
                 points[name].append(min(values))
         paced = [asyncio.run(_paced(many.port)) for _ in range(rounds)]
         rows += [
-            report.Row(f"{database}, none waiting: POST", [other["per_second"] for other, _ in pairs], "/s", "≥ 1,000"),
+            report.Row(
+                f"{database}, none waiting: POST", [figures["per_second"] for figures, _ in pairs], "/s", "≥ 1,000"
+            ),
             report.Row(f"{what}: POST at {RATE}/s, p99", paced, "ms", "≤ 50"),
         ]
     return rows, points
@@ -160,12 +161,12 @@ def _measure(
 
 def _pair(none: Side, many: Side, seconds: float, *, is_turned: bool) -> tuple[dict[str, float], dict[str, float]]:
     if is_turned:
-        mine = many.post(seconds)
-        return none.post(seconds), mine
+        figures = many.post(seconds)
+        return none.post(seconds), figures
     return none.post(seconds), many.post(seconds)
 
 
-async def _paced(port: int, seconds: float = 3.0) -> float:
+async def _paced(port: int) -> float:
     """Returns the 99th percentile in ms, for a client that keeps its rate even if answers are late."""
     milliseconds: list[float] = []
 
@@ -178,11 +179,7 @@ async def _paced(port: int, seconds: float = 3.0) -> float:
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         began = time.perf_counter()
         async with asyncio.TaskGroup() as group:
-            for number in range(int(seconds * RATE)):
+            for number in range(PACED_SECONDS * RATE):
                 await asyncio.sleep(began + number / RATE - time.perf_counter())
                 group.create_task(post(client))
     return quantiles(milliseconds, n=100)[98]
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

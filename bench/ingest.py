@@ -7,7 +7,6 @@ Afterwards SQL must have every (attempt, source, seq) once, and no gap in `no`.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,11 +51,11 @@ def _measure(folder: Path, database: str, url: str, rounds: int, events: int) ->
         for _ in range(rounds):
             played = [SimulatedNode(f"http://127.0.0.1:{port}", server.url) for _ in range(ATTEMPTS)]
             senders = [_filled(folder, attempt, events) for attempt in played]
-            before, start = cpu_seconds(service.pid), time.perf_counter()
+            cpu_before, start = cpu_seconds(service.pid), time.perf_counter()
             _send(client, senders)
             seconds = time.perf_counter() - start
             rates.append(ATTEMPTS * events / seconds)
-            cpu.append(1e6 * (cpu_seconds(service.pid) - before) / (ATTEMPTS * events))
+            cpu.append(1e6 * (cpu_seconds(service.pid) - cpu_before) / (ATTEMPTS * events))
             _verify(url, played, events)
         resident = memory_mb(service.pid)
     finally:
@@ -76,8 +75,8 @@ def _filled(folder: Path, played: SimulatedNode, events: int) -> Sender:
         folder, JournalName(job=played.job, attempt=1, fence=Fence(1), claim=played.claim), max_mb=1024
     )
     journal.append([{"kind": Kind.STATE, "at": now_text(), "data": {"state": "running"}}])
-    for first in range(1, events, 1000):
-        journal.append([_log(step) for step in range(first, min(first + 1000, events))])
+    for first_step in range(1, events, 1000):
+        journal.append([_log(step) for step in range(first_step, min(first_step + 1000, events))])
     return Sender(journal, watermark=played.seq)
 
 
@@ -89,11 +88,11 @@ def _log(step: int) -> dict[str, object]:
 def _send(client: redis.Redis, senders: Sequence[Sender]) -> None:
     """Sends like supervisors do, but in turn. A window of each journal is always unacknowledged."""
     deadline = time.monotonic() + 300
-    while waiting := [sender for sender in senders if sender.acknowledged < sender.journal.last]:
+    while unfinished_senders := [sender for sender in senders if sender.acknowledged < sender.journal.last]:
         assert time.monotonic() < deadline, "events are not acknowledged"
-        for sender in waiting:
+        for sender in unfinished_senders:
             sender.exchange(client)
-        if not any(sender.has_more for sender in waiting):
+        if not any(sender.has_more for sender in unfinished_senders):
             time.sleep(0.005)
 
 
@@ -110,7 +109,3 @@ def _verify(url: str, played: Sequence[SimulatedNode], events: int) -> None:
             )
             assert json.loads(from_worker[-1].data)["grad_norm"] == 1.25
     engine.dispose()
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

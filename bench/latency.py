@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -15,8 +14,8 @@ from bench.system import submit, system, until_state
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     count = 10 if quick else 60
-    with system(folder / "latency") as running:
-        client = running.client
+    with system(folder / "latency") as running_system:
+        client = running_system.client
         for _ in range(3):
             until_state(client, submit(client, max_steps=1, logging_steps=1))
         samples = sorted(_sample(client) for _ in range(count))
@@ -35,9 +34,5 @@ def _sample(client: httpx2.Client) -> float:
     job = submit(client, max_steps=1, logging_steps=1)
     until_state(client, job)
     events = client.get(f"/jobs/{job}/events?kinds=log").json()["data"]
-    first = next(event for event in events if event["step"] == 1)
-    return 1000 * (datetime.fromisoformat(first["at"]).timestamp() - posted_at)
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)
+    first_log = next(event for event in events if event["step"] == 1)
+    return 1000 * (datetime.fromisoformat(first_log["at"]).timestamp() - posted_at)

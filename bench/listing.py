@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import httpx2
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from bench import report
 from service.store.database import Database
@@ -27,7 +28,7 @@ WAITING = 1_000
 
 def fill(db: Database, count: int) -> None:
     template = Stage(db).submit(name="a-run")
-    own = {
+    columns = {
         "name": "'run-' || (n % 50000)",
         "state": f"CASE WHEN n <= {WAITING} THEN 'queued' WHEN n % 10 = 0 THEN 'failed' ELSE 'succeeded' END",
         "priority": "n % 7",
@@ -41,9 +42,9 @@ def fill(db: Database, count: int) -> None:
     )
     for first in range(1, count + 1, CHUNK):
         last = min(count, first + CHUNK - 1)
-        db.write_now(partial(copy_job, job=template, first=first, last=last, **own))
-        db.write_now(partial(_execute, statement=tagged, values={"first": first, "last": last}))
-    db.write_now(lambda conn: conn.execute(text("ANALYZE")))
+        db.write_now(partial(copy_job, job=template, first=first, last=last, **columns))
+        db.write_now(methodcaller("execute", text(tagged), {"first": first, "last": last}))
+    db.write_now(methodcaller("execute", text("ANALYZE")))
 
 
 def measure(client: httpx2.Client, database: str, count: int) -> list[report.Row]:
@@ -70,8 +71,8 @@ def measure(client: httpx2.Client, database: str, count: int) -> list[report.Row
 
 def _cursor_behind(client: httpx2.Client, number: int) -> str:
     """Returns a cursor after this number of jobs. It fits any filter, because a cursor contains only a position."""
-    before = text_of(BORN_MS + number)
-    return str(client.get("/jobs", params={"created_before": before, "limit": 1}).json()["next_cursor"])
+    created_before = text_of(BORN_MS + number)
+    return str(client.get("/jobs", params={"created_before": created_before, "limit": 1}).json()["next_cursor"])
 
 
 def _took(client: httpx2.Client, query: dict[str, Any]) -> list[float]:
@@ -83,7 +84,3 @@ def _took(client: httpx2.Client, query: dict[str, Any]) -> list[float]:
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"], f"no job is found by {query}"
     return milliseconds
-
-
-def _execute(conn: Connection, statement: str, values: dict[str, Any]) -> None:
-    conn.execute(text(statement), values)

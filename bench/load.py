@@ -1,4 +1,4 @@
-"""Sends one request over kept connections, as fast as it is answered: `python -m bench.load`, in its own process."""
+"""Posts a job over kept connections, as fast as it is answered: `python -m bench.load`, in its own process."""
 
 from __future__ import annotations
 
@@ -46,37 +46,28 @@ class Client(asyncio.Protocol):
             self.over.set_result(None)
 
 
-def _same(client: Client) -> Client:
-    return client
-
-
-async def load(
-    port: int, method: str, path: str, body: bytes, connections: int, seconds: float, key: str = ""
-) -> dict[str, float]:
-    lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+async def load(port: int, body: bytes, connections: int, seconds: float, key: str = "") -> dict[str, float]:
+    lines = f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
     if key:
         lines += f"Authorization: Bearer {key}\r\n"
-    if body:
-        lines += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    lines += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     request = lines.encode() + b"\r\n" + body
     loop, latencies, clients = asyncio.get_running_loop(), list[float](), list[Client]()
     start = time.perf_counter()
     for _ in range(connections):
-        client = Client(request, start + seconds, latencies, loop.create_future())
-        await loop.create_connection(partial(_same, client), "127.0.0.1", port)
+        make_client = partial(Client, request, start + seconds, latencies, loop.create_future())
+        _, client = await loop.create_connection(make_client, "127.0.0.1", port)
         clients.append(client)
     await asyncio.gather(*(client.over for client in clients))
     return _figures(latencies, time.perf_counter() - start, sum(client.errors for client in clients))
 
 
-async def load_with_httpx2(
-    port: int, method: str, path: str, body: bytes, connections: int, seconds: float, key: str = ""
-) -> dict[str, float]:
+async def load_with_httpx2(port: int, body: bytes, connections: int, seconds: float, key: str = "") -> dict[str, float]:
     """Does the same with httpx2, which users use. It is slower than both servers, so their ratio hardly shows."""
     import httpx2
 
     latencies, errors, start = list[float](), 0, time.perf_counter()
-    headers = {"Content-Type": "application/json"} if body else {}
+    headers = {"Content-Type": "application/json"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers) as client:
@@ -84,7 +75,7 @@ async def load_with_httpx2(
         async def send_all() -> None:
             nonlocal errors
             while (sent_at := time.perf_counter()) < start + seconds:
-                answer = await client.request(method, path, content=body)
+                answer = await client.post("/jobs", content=body)
                 errors += not answer.is_success
                 latencies.append(time.perf_counter() - sent_at)
 
@@ -104,7 +95,7 @@ def _figures(latencies: list[float], seconds: float, errors: int) -> dict[str, f
 
 
 if __name__ == "__main__":
-    client, port, method, path, body, connections, seconds, *key = sys.argv[1:]
-    chosen = {"raw": load, "httpx2": load_with_httpx2}[client]
-    loading = chosen(int(port), method, path, body.encode(), int(connections), float(seconds), *key)
+    client_name, port, body, connections, seconds, *key = sys.argv[1:]
+    load_by_client = {"raw": load, "httpx2": load_with_httpx2}[client_name]
+    loading = load_by_client(int(port), body.encode(), int(connections), float(seconds), *key)
     print(json.dumps(uvloop.run(loading)))

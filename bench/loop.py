@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,8 @@ from bench.loops.starting import start
 OTHERS = ("ours", "accelerate", "transformers")
 CLOCKS = {"cpu": "by CPU time", "wall": "by the wall clock"}
 ROUNDS = 5
+TOLERANCE = 1e-3
+"""The relative difference to the loop by hand that losses and findings may have."""
 EVALUATED = 20_000
 """The number of samples for the small model."""
 SEQUENCES = 1000
@@ -101,7 +104,7 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
     results = race("evaluating", work="gpt", samples=count, batch=32, memory=True, turns=1 if quick else 3)
     require_equal_findings(results)
     megabytes = {loop: [turn["bytes"] / 1e6 for turn in results[loop]] for loop in LOOPS}
-    twice = race("evaluating", work="gpt", samples=2 * count, batch=32, memory=True, turns=1, loops=["ours"])["ours"]
+    doubled_results = race("evaluating", work="gpt", samples=2 * count, batch=32, memory=True, turns=1, loops=["ours"])
     return [
         report.Row(f"{what}: by hand", megabytes["raw"], "MB"),
         *(report.Row(f"{what}: {loop}", megabytes[loop], "MB") for loop in OTHERS),
@@ -110,7 +113,7 @@ def memory(folder: Path, quick: bool) -> list[report.Row]:
         ),
         report.Row(
             f"{what}: ours with twice as many samples, relative to ours",
-            [turn["bytes"] / 1e6 / median(megabytes["ours"]) for turn in twice],
+            [turn["bytes"] / 1e6 / median(megabytes["ours"]) for turn in doubled_results["ours"]],
             "×",
             "flat",
         ),
@@ -154,17 +157,19 @@ def compared(what: str, results: Shown, goal: str, *, faster: bool = False) -> l
     rows = []
     for loop in OTHERS:
         for clock, name in CLOCKS.items():
-            others, raws = (_rounds(_column(results, name_of_loop, clock)) for name_of_loop in (loop, "raw"))
-            values = _quotients(raws, others) if faster else _quotients(others, raws)
+            other_rounds, raw_rounds = (
+                _rounds(_column(results, name_of_loop, clock)) for name_of_loop in (loop, "raw")
+            )
+            values = _quotients(raw_rounds, other_rounds) if faster else _quotients(other_rounds, raw_rounds)
             rows.append(report.Row(f"{what} {loop}, {name}", values, "×", goal if loop == "ours" else ""))
     return rows
 
 
-def require_equal_losses(what: str, results: Shown, tolerance: float = 1e-3) -> None:
+def require_equal_losses(what: str, results: Shown) -> None:
     logged = {loop: [loss for turn in results[loop] for loss in turn["losses"]] for loop in LOOPS}
     for loop, losses in logged.items():
         if len(losses) != len(logged["raw"]) or not all(
-            abs(loss - by_hand) <= tolerance * abs(by_hand) + 1e-4
+            abs(loss - by_hand) <= TOLERANCE * abs(by_hand) + 1e-4
             for loss, by_hand in zip(losses, logged["raw"], strict=True)
         ):
             raise AssertionError(
@@ -172,11 +177,11 @@ def require_equal_losses(what: str, results: Shown, tolerance: float = 1e-3) -> 
             )
 
 
-def require_equal_findings(results: Shown, tolerance: float = 1e-3) -> None:
+def require_equal_findings(results: Shown) -> None:
     expected = results["raw"][0]["found"]
     for loop in LOOPS:
         for name, value in results[loop][0]["found"].items():
-            if abs(value - expected[name]) > tolerance * abs(expected[name]):
+            if abs(value - expected[name]) > TOLERANCE * abs(expected[name]):
                 raise AssertionError(f"{loop} found {name} {value}, and the loop by hand {expected[name]}")
 
 
@@ -195,8 +200,5 @@ def _quotients(of: Sequence[float], to: Sequence[float]) -> list[float]:
 
 if __name__ == "__main__":
     names = [word for word in sys.argv[1:] if not word.startswith("--")] or list(PARTS)
-
-    def chosen(folder: Path, *, quick: bool) -> list[report.Row]:
-        return [row for name in names for row in PARTS[name](folder, quick)]
-
-    report.main(chosen, quick="--quick" in sys.argv)
+    with tempfile.TemporaryDirectory(prefix="fp-bench-loop-") as own_folder:
+        print(report.table([row for name in names for row in PARTS[name](Path(own_folder), "--quick" in sys.argv)]))

@@ -8,7 +8,6 @@ part: the CPU time for sending events, and how long sending delayed the loop.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -187,7 +186,3 @@ class _Bench:
         self.redis.thaw()
         self.processes.stop_all()
         self.redis.close()
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,33 +78,33 @@ def _guarded(processes: Processes, home: Path, url: str, redis: str) -> tuple[Pr
 
 
 def _rows(name: str, goal: float, pairs: list[tuple[dict[str, float], dict[str, float]]]) -> list[report.Row]:
-    rates = [mine["per_second"] / other["per_second"] for mine, other in pairs]
-    times = [other["cpu_us"] / mine["cpu_us"] for mine, other in pairs]
+    rates = [figures["per_second"] / noop["per_second"] for figures, noop in pairs]
+    times = [noop["cpu_us"] / figures["cpu_us"] for figures, noop in pairs]
     return [
         report.Row(f"{name}: ratio to no-op", rates, "×", f"≥ {goal}"),
         report.Row(f"{name}: ratio by the server's CPU time", times, "×"),
-        report.Row(name, [mine["per_second"] for mine, _ in pairs], "/s"),
-        report.Row(f"{name}: p99", [mine["p99_ms"] for mine, _ in pairs], "ms", "≤ 100"),
+        report.Row(name, [figures["per_second"] for figures, _ in pairs], "/s"),
+        report.Row(f"{name}: p99", [figures["p99_ms"] for figures, _ in pairs], "ms", "≤ 100"),
     ]
 
 
 def _measured(
     processes: Processes, server: Process, port: int, key: str, seconds: float, client: str
 ) -> dict[str, float]:
-    before = cpu_seconds(server.pid)
+    cpu_before = cpu_seconds(server.pid)
     figures = load(processes, port, seconds, client, key)
-    return {**figures, "cpu_us": 1e6 * (cpu_seconds(server.pid) - before) / figures["count"]}
+    return {**figures, "cpu_us": 1e6 * (cpu_seconds(server.pid) - cpu_before) / figures["count"]}
 
 
 def load(processes: Processes, port: int, seconds: float, client: str = "raw", key: str = "") -> dict[str, float]:
-    arguments = [client, str(port), "POST", "/jobs", SPEC, str(CONNECTIONS), str(seconds), *([key] if key else [])]
+    arguments = [client, str(port), SPEC, str(CONNECTIONS), str(seconds), *([key] if key else [])]
     loader = processes.start("-m", "bench.load", *arguments, name="load")
     assert loader.wait(seconds + 30) == 0, loader.output
     return dict(json.loads(loader.output))
 
 
 def serve(
-    processes: Processes, home: Path, url: str, role: str = "api", **more: str | Path | int | float
+    processes: Processes, home: Path, url: str, role: str = "api", **settings: str | Path | int | float
 ) -> tuple[Process, int]:
     """Starts our service on a free port, and returns it with the port."""
     home.mkdir(exist_ok=True, parents=True)
@@ -115,7 +114,7 @@ def serve(
         "FOOTPLATE_DATABASE": url,
         "FOOTPLATE_PORT": 0,
         "FOOTPLATE_URL_FILE": url_file,
-        **more,
+        **settings,
     }
     assert processes.start("-m", "service", "migrate", env=env).wait(60) == 0
     server = processes.start("-m", "service", role, env=env)
@@ -148,7 +147,3 @@ def database_url(database: str, folder: Path) -> Iterator[str]:
                 yield url
         finally:
             server.close()
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

@@ -42,7 +42,7 @@ class SimulatedNode:
         self.job = self.client.post("/jobs", json={"model": "toy/mlp", "data": "toy/regression"}).json()["id"]
         self._beat()
         until(lambda: self._job()["state"] == "starting", within=20, what="the job is placed")
-        claim = Claim(job=self.job, attempt=1, fence=self._fence(), claim=self.claim, node=self.node, boot="b")
+        claim = Claim(job=self.job, attempt=1, fence=1, claim=self.claim, node=self.node, boot="b")
         self.redis.rpush(keys.INBOX, claim.model_dump_json())
         assert self.redis.blpop([keys.reply(self.claim)], 20)
         self.emit([{"kind": "state", "data": {"state": "running"}}])
@@ -53,22 +53,12 @@ class SimulatedNode:
         for event in events:
             self.seq += 1
             lines.append({"seq": self.seq, "at": now_text(), **event})
-        batch = EventBatch(
-            job=self.job,
-            attempt=1,
-            fence=1,
-            claim=self.claim,
-            source=0,
-            events=lines,
-        )
+        batch = EventBatch(job=self.job, attempt=1, fence=1, claim=self.claim, source=0, events=lines)
         self.redis.xadd(keys.EVENTS, {"batch": batch.model_dump_json()})
 
     def _beat(self) -> None:
         beat = NodeBeat(node=self.node, boot="b", number=1, name="played", slots=1)
         self.redis.rpush(keys.INBOX, beat.model_dump_json())
-
-    def _fence(self) -> int:
-        return 1
 
     def _job(self) -> dict[str, Any]:
         return dict(self.client.get(f"/jobs/{self.job}").json())
@@ -86,12 +76,10 @@ def _latency(folder: Path, readers: int, per_second: int, seconds: int) -> list[
     try:
         played = with_system.played
         group = with_system.read(readers, processes=1)
+        start = time.perf_counter()
         for n in range(per_second * seconds):
             # Waits until each event is due, so that a slow start does not become a burst.
-            due = n / per_second
-            if n == 0:
-                start = time.perf_counter()
-            if (wait := due - (time.perf_counter() - start)) > 0:
+            if (wait := start + n / per_second - time.perf_counter()) > 0:
                 time.sleep(wait)
             played.emit([{"kind": "log", "step": n, "data": {"loss": 1.0, "sent": time.time()}}])
         results = with_system.end(group)
@@ -109,9 +97,9 @@ def _burst(folder: Path, readers: int, events: int) -> list[report.Row]:
     with_system = _System(folder, apart=True)
     try:
         group = with_system.read(readers, processes=2)
-        for first in range(0, events, 200):
+        for first_step in range(0, events, 200):
             with_system.played.emit(
-                [{"kind": "log", "step": n, "data": {"loss": 1.0}} for n in range(first, first + 200)]
+                [{"kind": "log", "step": n, "data": {"loss": 1.0}} for n in range(first_step, first_step + 200)]
             )
         results = with_system.end(group)
         resident = memory_mb(with_system.service.pid)
@@ -200,19 +188,16 @@ class Reader:
 
 async def _read(address: str, count: int) -> None:
     """Runs the readers of one process, and prints their results."""
-    after = int(address.partition("?after=")[2] or 0)
-    readers = [Reader(after) for _ in range(count)]
+    last_no = int(address.partition("?after=")[2] or 0)
+    readers = [Reader(last_no) for _ in range(count)]
     async with asyncio.TaskGroup() as group:
         for reader in readers:
             group.create_task(reader.read(address))
             await reader.caught_up.wait()
         print("ready", flush=True)
-    first, last = min(reader.first for reader in readers), max(reader.last for reader in readers)
-    print(json.dumps({"lags": [lag for reader in readers for lag in reader.lags], "first": first, "last": last}))
+    first_at, last_at = min(reader.first for reader in readers), max(reader.last for reader in readers)
+    print(json.dumps({"lags": [lag for reader in readers for lag in reader.lags], "first": first_at, "last": last_at}))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1].startswith("ws"):
-        uvloop.run(_read(sys.argv[1], int(sys.argv[2])))
-    else:
-        report.main(run, quick="--quick" in sys.argv)
+    uvloop.run(_read(sys.argv[1], int(sys.argv[2])))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 
@@ -31,12 +28,6 @@ def table(rows: Sequence[Row]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
-
-
-def main(run: Callable[..., list[Row]], *, quick: bool) -> None:
-    with tempfile.TemporaryDirectory(prefix="fp-bench-") as folder:
-        print(table(run(Path(folder), quick=quick)))
-    sys.exit(0)
 
 
 def _short(value: float) -> str:

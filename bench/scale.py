@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import httpx2
@@ -38,7 +37,3 @@ def _measure(folder: Path, database: str, url: str, jobs: int, points: int) -> l
             return rows + [row for count, job in curves.items() for row in series.measure(client, database, job, count)]
     finally:
         processes.stop_all()
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import httpx2
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
 from bench import report
 from footplate.contract.ids import JobId
@@ -42,24 +43,20 @@ def filled(db: Database, count: int) -> JobId:
     numbers = _NUMBERS[db.dialect]
     values = {"job": job, "count": count, "at": AT, "spike": spike}
     # One statement of ten million rows would exceed the service's time limit for statements.
-    for first in range(0, count, 1_000_000):
-        part = values | {"count": min(count, first + 1_000_000)}
+    for first_step in range(0, count, 1_000_000):
+        part = values | {"count": min(count, first_step + 1_000_000)}
         statement = _EVENTS.format(
-            numbers=numbers.replace("2 UNION", f"{first + 2} UNION").replace("(2,", f"({first + 2},")
+            numbers=numbers.replace("2 UNION", f"{first_step + 2} UNION").replace("(2,", f"({first_step + 2},")
         )
-        db.write_now(partial(_execute, statement=statement, values=part))
+        db.write_now(methodcaller("execute", text(statement), part))
     curve = Curve()
-    for first in range(2, count + 2, CHUNK):
-        column = _column(first, min(first + CHUNK, count + 2), spike)
+    for first_step in range(2, count + 2, CHUNK):
+        column = _column(first_step, min(first_step + CHUNK, count + 2), spike)
         full = list(bucket_rows(job, 1, "loss", curve.feed(column)))
         db.write_now(partial(curves.add, rows=full))
     db.write_now(lambda conn: curves.save(conn, [CurveRow(job, 1, "loss", curve.written())]))
     db.write_now(lambda conn: jobs.record(conn, job, last_no=count + 1))
     return job
-
-
-def _execute(conn: Connection, statement: str, values: dict[str, Any]) -> None:
-    conn.execute(text(statement), values)
 
 
 def _column(first: int, behind: int, spike: int) -> Column:

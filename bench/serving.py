@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +11,7 @@ from threading import Event
 import httpx2
 
 from bench import report
+from bench.post import cpu_seconds
 from bench.system import JSON, System, beside, submit, system, until_state
 from tests.support.processes import children
 
@@ -23,23 +22,32 @@ PHASE_SECONDS = 6.0
 
 
 def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
-    with system(folder / "serving", slots=3) as running:
+    with system(folder / "serving", slots=3) as running_system:
         write_model(folder / "serving", layers=2 if quick else 8)
-        first = cold(running, train(running.client, peft=LORA))
-        node = running.nodes["node-1"]
+        first_session = cold(running_system, train(running_system.client, peft=LORA))
+        node = running_system.nodes["node-1"]
         node.until(lambda: "for later jobs" in node.output, within=120, what="the node has imported transformers")
-        later = [cold(running, train(running.client, peft=LORA)) for _ in range(2 if quick else 7)]
-        shared = memory_of_sessions(running, [train(running.client, peft=LORA) for _ in range(3)])
-        apart = memory_of_sessions(running, [train(running.client) for _ in range(3)])
-        beside = steps_beside_serving(running.client, train(running.client, peft=LORA), rounds=2 if quick else 4)
+        later_sessions = [
+            cold(running_system, train(running_system.client, peft=LORA)) for _ in range(2 if quick else 7)
+        ]
+        shared_mb = memory_of_sessions(running_system, [train(running_system.client, peft=LORA) for _ in range(3)])
+        separate_mb = memory_of_sessions(running_system, [train(running_system.client) for _ in range(3)])
+        step_ratios = steps_beside_serving(
+            running_system.client, train(running_system.client, peft=LORA), rounds=2 if quick else 4
+        )
     return [
-        report.Row("job succeeded → first token, of a node's first language model", [first[0]], "s"),
-        report.Row("the same: CPU time of the session's process", [first[1]], "s"),
-        report.Row(f"job succeeded → first token, of {len(later)} later ones", [wall for wall, _ in later], "s", "≤ 3"),
-        report.Row("the same: CPU time of the session's process", [cpu for _, cpu in later], "s"),
-        report.Row("memory of three adapters on one base", [shared], "MB"),
-        report.Row("memory of three models of the same size", [apart], "MB"),
-        report.Row("step time of training beside a session that answers, relative to training alone", beside, "×"),
+        report.Row("job succeeded → first token, of a node's first language model", [first_session[0]], "s"),
+        report.Row("the same: CPU time of the session's process", [first_session[1]], "s"),
+        report.Row(
+            f"job succeeded → first token, of {len(later_sessions)} later ones",
+            [wall for wall, _ in later_sessions],
+            "s",
+            "≤ 3",
+        ),
+        report.Row("the same: CPU time of the session's process", [cpu for _, cpu in later_sessions], "s"),
+        report.Row("memory of three adapters on one base", [shared_mb], "MB"),
+        report.Row("memory of three models of the same size", [separate_mb], "MB"),
+        report.Row("step time of training beside a session that answers, relative to training alone", step_ratios, "×"),
     ]
 
 
@@ -77,25 +85,25 @@ def train(client: httpx2.Client, peft: JSON | None = None) -> str:
 def stream_answer(client: httpx2.Client, job: str, tokens: int, is_over: Event | None = None) -> float:
     """Streams an answer. Returns the seconds until its first token."""
     body = {"model": job, "prompt": "w1 w2 w3", "max_tokens": tokens, "temperature": 0, "stream": True}
-    began, first = time.monotonic(), 0.0
+    began, first_token_seconds = time.monotonic(), 0.0
     with client.stream("POST", "/v1/completions", json=body, timeout=120) as answer:
         assert answer.status_code == 200, answer.read()
         for line in answer.iter_lines():
             if line.startswith("data: {"):
                 assert "error" not in json.loads(line.removeprefix("data: ")), line
-                first = first or time.monotonic() - began
+                first_token_seconds = first_token_seconds or time.monotonic() - began
             if is_over is not None and is_over.is_set():
                 break
-    return first
+    return first_token_seconds
 
 
-def cold(running: System, job: str) -> tuple[float, float]:
+def cold(running_system: System, job: str) -> tuple[float, float]:
     """Returns the seconds from a job's success to the first token of a new session, and its process's CPU time."""
-    seconds = stream_answer(running.client, job, tokens=4)
-    [process] = _sessions(running)
-    stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    end_sessions(running.client)
-    return seconds, (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    seconds = stream_answer(running_system.client, job, tokens=4)
+    [process] = _sessions(running_system)
+    process_seconds = cpu_seconds(process)
+    end_sessions(running_system.client)
+    return seconds, process_seconds
 
 
 def end_sessions(client: httpx2.Client) -> None:
@@ -108,20 +116,20 @@ def end_sessions(client: httpx2.Client) -> None:
         time.sleep(0.05)
 
 
-def memory_of_sessions(running: System, jobs: list[str]) -> float:
+def memory_of_sessions(running_system: System, jobs: list[str]) -> float:
     """Returns the memory in MB that sessions for these jobs take together, and ends the sessions."""
     for job in jobs:
-        stream_answer(running.client, job, tokens=4)
-    used = sum(map(_proportional_mb, _sessions(running)))
-    end_sessions(running.client)
-    return used
+        stream_answer(running_system.client, job, tokens=4)
+    total_mb = sum(map(_proportional_mb, _sessions(running_system)))
+    end_sessions(running_system.client)
+    return total_mb
 
 
-def _sessions(running: System) -> list[int]:
+def _sessions(running_system: System) -> list[int]:
     """Returns the processes that the node's warm parent has forked."""
-    [node] = running.nodes.values()
-    warm = [pid for pid in children(node.pid) if b"warm_parent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return [pid for parent in warm for pid in children(parent)]
+    [node] = running_system.nodes.values()
+    warm_parents = [pid for pid in children(node.pid) if b"warm_parent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for parent in warm_parents for pid in children(parent)]
 
 
 def _proportional_mb(pid: int) -> float:
@@ -136,10 +144,10 @@ def steps_beside_serving(client: httpx2.Client, tried: str, rounds: int) -> list
     ratios = []
     _steps_of(client, training)
     for _ in range(rounds):
-        alone = _steps_of(client, training)
+        steps_alone = _steps_of(client, training)
         with answering(client, tried):
-            meanwhile = _steps_of(client, training)
-        ratios.append(alone / meanwhile)
+            steps_beside = _steps_of(client, training)
+        ratios.append(steps_alone / steps_beside)
     end_sessions(client)
     return ratios
 
@@ -162,7 +170,3 @@ def _steps_of(client: httpx2.Client, job: str) -> int:
         time.sleep(0.05)
     time.sleep(PHASE_SECONDS)
     return int(client.get(f"/jobs/{job}").json()["progress"]["step"]) - int(row["progress"]["step"])
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)

@@ -63,10 +63,10 @@ def system(folder: Path, *, slots: int = 1, nodes: int = 1, **settings: str | fl
         env: Environment = {"FOOTPLATE_REDIS": redis.url, "FOOTPLATE_HOME": folder, **settings}
         _, port = serve(processes, folder, f"sqlite:///{folder / 'bench.db'}", role="all", **env)
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            running = System(client, processes, {**env, "FOOTPLATE_SLOTS": slots})
+            running_system = System(client, processes, {**env, "FOOTPLATE_SLOTS": slots})
             for number in range(1, nodes + 1):
-                running.start_node(f"node-{number}")
-            yield running
+                running_system.start_node(f"node-{number}")
+            yield running_system
     finally:
         processes.stop_all()
         redis.close()

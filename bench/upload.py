@@ -7,7 +7,6 @@ here, so the wall time includes its work.
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -28,14 +27,14 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     pairs, seconds = (2, 4.0) if quick else (6, 8.0)
     clock.install(folder / "plugins")
     with s3_server(folder) as s3:
-        more = {**s3.environment("bench"), "PYTHONPATH": f"{folder / 'plugins'}:{REPOSITORY}"}
-        with system(folder / "home", FOOTPLATE_LEASE_SECONDS=600, **more) as running:
+        settings = {**s3.environment("bench"), "PYTHONPATH": f"{folder / 'plugins'}:{REPOSITORY}"}
+        with system(folder / "home", FOOTPLATE_LEASE_SECONDS=600, **settings) as running_system:
             job = submit(
-                running.client, SPEC, max_steps=10_000_000, per_device_train_batch_size=64, logging_steps=1000,
+                running_system.client, SPEC, max_steps=10_000_000, per_device_train_batch_size=64, logging_steps=1000,
                 save_strategy="steps", save_steps=500, save_total_limit=2, save_in_background=True,
             )  # fmt: skip
-            windows = _measured(running, s3, job, pairs, seconds)
-            checkpoints = [row for row in _checkpoints(running, job) if row["status"] == "committed"]
+            windows = _measured(running_system, s3, job, pairs, seconds)
+            checkpoints = [row for row in _checkpoints(running_system, job) if row["status"] == "committed"]
     return [
         report.Row(
             "uploads meanwhile: CPU time of a step, relative to no uploads",
@@ -51,25 +50,25 @@ def run(folder: Path, *, quick: bool = False) -> list[report.Row]:
     ]
 
 
-def _measured(running: System, s3: S3Server, job: str, pairs: int, seconds: float) -> list[Pair]:
-    until(lambda: _checkpoints(running, job), within=120, what="the job's first checkpoint is uploaded")
+def _measured(running_system: System, s3: S3Server, job: str, pairs: int, seconds: float) -> list[Pair]:
+    until(lambda: _checkpoints(running_system, job), within=120, what="the job's first checkpoint is uploaded")
     windows = []
     for _ in range(pairs):
-        _until_sent(running, job)
-        baseline = _window(running, job, seconds)
+        _until_sent(running_system, job)
+        baseline = _window(running_system, job, seconds)
         with s3.away():
-            windows.append((_window(running, job, seconds), baseline))
+            windows.append((_window(running_system, job, seconds), baseline))
     return windows
 
 
-def _until_sent(running: System, job: str) -> None:
+def _until_sent(running_system: System, job: str) -> None:
     """Waits until all delayed checkpoints are uploaded, and one more."""
-    newest = _checkpoints(running, job)[0]["step"]
-    until(lambda: _checkpoints(running, job)[0]["step"] > newest, within=120, what="checkpoints are uploaded")
+    newest = _checkpoints(running_system, job)[0]["step"]
+    until(lambda: _checkpoints(running_system, job)[0]["step"] > newest, within=120, what="checkpoints are uploaded")
 
 
-def _window(running: System, job: str, seconds: float) -> Window:
-    home = Path(str(running.environment["FOOTPLATE_HOME"]))
+def _window(running_system: System, job: str, seconds: float) -> Window:
+    home = Path(str(running_system.environment["FOOTPLATE_HOME"]))
     [rows] = home.glob(f"node-1/work/*/jobs/{job}/attempts/1/{clock.FILE}")
     start = time.time_ns()
     time.sleep(seconds)
@@ -79,9 +78,5 @@ def _window(running: System, job: str, seconds: float) -> Window:
     return Window.of(Training(job, rows).between(start, end))
 
 
-def _checkpoints(running: System, job: str) -> list[JSON]:
-    return list(running.client.get(f"/jobs/{job}/checkpoints").json()["data"])
-
-
-if __name__ == "__main__":
-    report.main(run, quick="--quick" in sys.argv)
+def _checkpoints(running_system: System, job: str) -> list[JSON]:
+    return list(running_system.client.get(f"/jobs/{job}/checkpoints").json()["data"])

@@ -82,7 +82,8 @@ def way() -> str:
 
 def states() -> str:
     """Draws the table of moves."""
-    return svg(STATES, [(str(old), str(new), "") for old, after in MOVES.items() for new in sorted(after)])
+    moves = [(state, target) for state, targets in MOVES.items() for target in sorted(targets)]
+    return svg(STATES, [(str(state), str(target), "") for state, target in moves])
 
 
 def svg(boxes: Boxes, arrows: Iterable[Arrow]) -> str:
@@ -106,14 +107,16 @@ def svg(boxes: Boxes, arrows: Iterable[Arrow]) -> str:
         labels.append(f'<text x="{middle_x:.0f}" y="{middle_y:.0f}" fill="#475569" {halo}>{escape(label)}</text>')
     # Labels come after all lines, because an arrow back has the same line and would cross the label.
     parts += labels
-    for name, (_, _, more) in boxes.items():
+    for name, (_, _, caption) in boxes.items():
         x, y = center(boxes, name)
         parts.append(
             f'<rect x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" '
             'fill="#eff6ff" stroke="#2563eb"/>'
         )
-        parts.append(f'<text x="{x:.0f}" y="{y - 2 if more else y + 4:.0f}" font-weight="bold">{escape(name)}</text>')
-        parts.append(f'<text x="{x:.0f}" y="{y + 15:.0f}" font-size="11">{escape(more)}</text>')
+        parts.append(
+            f'<text x="{x:.0f}" y="{y - 2 if caption else y + 4:.0f}" font-weight="bold">{escape(name)}</text>'
+        )
+        parts.append(f'<text x="{x:.0f}" y="{y + 15:.0f}" font-size="11">{escape(caption)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -122,9 +125,9 @@ def center(boxes: Boxes, name: str) -> tuple[float, float]:
     return MARGIN + WIDTH / 2 + column * ACROSS, MARGIN + HEIGHT / 2 + row * DOWN
 
 
-def border(boxes: Boxes, name: str, other: str) -> tuple[float, float]:
+def border(boxes: Boxes, name: str, other_name: str) -> tuple[float, float]:
     """Returns the point at which a line from the center of a box to another one leaves the box."""
-    (x, y), (other_x, other_y) = center(boxes, name), center(boxes, other)
+    (x, y), (other_x, other_y) = center(boxes, name), center(boxes, other_name)
     dx, dy = other_x - x, other_y - y
     scale = min(WIDTH / 2 / abs(dx) if dx else 9, HEIGHT / 2 / abs(dy) if dy else 9)
     return x + dx * scale, y + dy * scale

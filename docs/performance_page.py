@@ -100,18 +100,18 @@ def plot() -> str:
     """Returns a bar for each waiting time as SVG. A line marks the goal."""
     rows = [(meaning.replace("`", ""), *measured(name)) for name, meaning in FIGURES.items()]
     longest = max(max(number(median), number(goal)) for _, median, goal in rows)
-    left, width, height = 360, 420, 26
+    left_edge, width, height = 360, 420, 26
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height * len(rows) + 30}"',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left_edge + width + 90}" height="{height * len(rows) + 30}"',
         'font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="#fff"/>',
-        f'<text x="{left}" y="16" fill="#666">milliseconds; the line is the goal</text>',
+        f'<text x="{left_edge}" y="16" fill="#666">milliseconds; the line is the goal</text>',
     ]
     for index, (meaning, median, goal) in enumerate(rows):
-        y, long, mark = 26 + index * height, number(median) / longest * width, number(goal) / longest * width
+        y, length, goal_x = 26 + index * height, number(median) / longest * width, number(goal) / longest * width
         colour = "#059669" if is_met(median, goal) else "#dc2626"
-        parts.append(f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(meaning)}</text>')
-        parts.append(f'<rect x="{left}" y="{y + 3}" width="{long:.1f}" height="14" fill="{colour}"/>')
-        parts.append(f'<path d="M{left + mark:.1f} {y}v20" stroke="#111" stroke-width="2"/>')
-        parts.append(f'<text x="{left + max(long, mark) + 6:.1f}" y="{y + 14}">{escape(median)}</text>')
+        parts.append(f'<text x="{left_edge - 8}" y="{y + 14}" text-anchor="end">{escape(meaning)}</text>')
+        parts.append(f'<rect x="{left_edge}" y="{y + 3}" width="{length:.1f}" height="14" fill="{colour}"/>')
+        parts.append(f'<path d="M{left_edge + goal_x:.1f} {y}v20" stroke="#111" stroke-width="2"/>')
+        parts.append(f'<text x="{left_edge + max(length, goal_x) + 6:.1f}" y="{y + 14}">{escape(median)}</text>')
     return "\n".join([*parts, "</svg>\n"])

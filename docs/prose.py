@@ -254,31 +254,31 @@ def _variable(node: ast.AST) -> tuple[str, int] | None:
 
 def comments(source: str) -> Iterator[Prose]:
     """Yields each block of comment lines as one paragraph, without what is meant for tools."""
-    block, block_line, last, column = list[str](), 0, 0, 0
+    block, block_line, last_line, column = list[str](), 0, 0, 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT or _DIRECTIVE.match(token.string):
             continue
         line, start = token.start
-        if block and (line != last + 1 or start != column):
+        if block and (line != last_line + 1 or start != column):
             yield from units("\n".join(block), block_line)
             block = []
         if not block:
             block_line, column = line, start
         block.append(token.string.lstrip("#").removeprefix(" "))
-        last = line
+        last_line = line
     if block:
         yield from units("\n".join(block), block_line)
 
 
 def messages(tree: ast.Module, docstrings: set[int]) -> Iterator[Prose]:
     """Yields string literals of several words, f-strings with one word for each expression."""
-    inside = set[int]()
+    part_ids = set[int]()
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else "X" for part in node.values]
-            inside.update(id(part) for part in node.values)
+            part_ids.update(id(part) for part in node.values)
             text = "".join(str(part) for part in parts)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings | inside:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings | part_ids:
             text = node.value
         else:
             continue
@@ -350,8 +350,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = {str(path.relative_to(REPOSITORY)): path for path in files(REPOSITORY)}
     if options.paths:
-        wanted = [path.rstrip("/") for path in options.paths]
-        names = {name: path for name, path in names.items() if any(is_below(name, entry) for entry in wanted)}
+        entries = [path.rstrip("/") for path in options.paths]
+        names = {name: path for name, path in names.items() if any(is_below(name, entry) for entry in entries)}
     violations = [violation for name, path in names.items() for violation in check(path, name)]
     if options.totals:
         print_totals(violations)

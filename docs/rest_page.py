@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from docs.markdown import one_line, table_cell
+
 Json = dict[str, Any]
 
 SESSION = """
@@ -85,20 +87,20 @@ def rest_page(notice: str, api: Json) -> str:
 def operation_lines(method: str, path: str, operation: Json) -> Iterator[str]:
     yield f"\n### {method} {path}\n"
     yield f"{operation['summary'].rstrip('.')}."
-    if description := " ".join(operation.get("description", "").split()):
+    if description := one_line(operation.get("description")):
         yield f"\n{description}"
-    parameters = [named for named in operation.get("parameters", []) if named["in"] in ("query", "header")]
+    parameters = [parameter for parameter in operation.get("parameters", []) if parameter["in"] in ("query", "header")]
     if parameters:
         yield "\n| parameter | meaning |\n|---|---|"
-        for named in parameters:
-            schema = named.get("schema", {})
-            meaning = " ".join((named.get("description") or schema.get("description") or "").split())
-            cell = " ".join(filter(None, [meaning, *values(schema)]))
-            yield f"| `{named['name']}` | {cell.replace('|', chr(92) + '|')} |"
+        for parameter in parameters:
+            schema = parameter.get("schema", {})
+            meaning = one_line(parameter.get("description") or schema.get("description"))
+            cell = table_cell(" ".join(filter(None, [meaning, *values(schema)])))
+            yield f"| `{parameter['name']}` | {cell} |"
     yield f"\n```bash\n{curl(method, path, operation)}\n```"
-    good = [status for status in operation["responses"] if status < "300"]
-    bad = [status for status in operation["responses"] if status >= "400"]
-    yield f"\nAnswers {', '.join(good)}; errors {', '.join(bad)}."
+    success_codes = [status for status in operation["responses"] if status < "300"]
+    error_codes = [status for status in operation["responses"] if status >= "400"]
+    yield f"\nAnswers {', '.join(success_codes)}; errors {', '.join(error_codes)}."
 
 
 def values(schema: Json) -> Iterator[str]:

@@ -69,7 +69,7 @@ def mlp(name: str, learning_rate: float, seed: int = 1, features: int = 8) -> di
     }
 
 
-def slow_gpt(name: str, layers: int, **more: Any) -> dict[str, Any]:
+def slow_gpt(name: str, layers: int, **fields: Any) -> dict[str, Any]:
     """A job that is still at work when the pictures are taken."""
     text = {"use": "toy/text", "args": {"n": 4096, "seconds_per_item": 0.01}}
     unseen = {"use": "toy/text", "args": {"n": 64, "seed": 1}}
@@ -79,7 +79,7 @@ def slow_gpt(name: str, layers: int, **more: Any) -> dict[str, Any]:
         "learning_rate": 1e-3, "warmup_steps": 40,
     }  # fmt: skip
     data = {"train": text, "eval": unseen}
-    return {"name": name, "model": model, "data": data, "training": training, "tags": ["gpt"], **more}
+    return {"name": name, "model": model, "data": data, "training": training, "tags": ["gpt"], **fields}
 
 
 def train_sweep(client: Client) -> dict[str, str]:
@@ -99,19 +99,19 @@ def train_sweep(client: Client) -> dict[str, str]:
 
 def train_further(client: Client) -> dict[str, str]:
     """A paused job, two at work, and two that wait. Returns ids by name."""
-    paused = client.jobs.create(slow_gpt("gpt-2-layers", 2))
-    until_step(paused, 160)
-    paused.pause()
-    working = [
+    paused_job = client.jobs.create(slow_gpt("gpt-2-layers", 2))
+    until_step(paused_job, 160)
+    paused_job.pause()
+    running_jobs = [
         client.jobs.create(slow_gpt(name, layers)) for name, layers in (("gpt-4-layers", 4), ("gpt-6-layers", 6))
     ]
-    for job in working:
+    for job in running_jobs:
         until_step(job, 420)
-    waiting = [
+    waiting_jobs = [
         client.jobs.create(slow_gpt("gpt-next", 2, priority=5)),
         client.jobs.create(slow_gpt("gpt-on-gpu", 2, resources={"pool": "gpu"})),
     ]
-    return {str(job.name): job.id for job in [paused, *working, *waiting]}
+    return {str(job.name): job.id for job in [paused_job, *running_jobs, *waiting_jobs]}
 
 
 def until_step(job: Job, step: int) -> None:
@@ -136,19 +136,19 @@ def take_try(browser: Browser, client: Client, url: str, ids: dict[str, str]) ->
 
 
 def take(browser: Browser, url: str, ids: dict[str, str]) -> None:
-    sweep = ",".join(ids[name] for name in ids if name.startswith("mlp-lr"))
-    work = ids["gpt-4-layers"]
-    compared = ",".join(ids[name] for name in ids if name.startswith("mlp-lr") and not name.endswith("s3"))
+    sweep_ids = ",".join(ids[name] for name in ids if name.startswith("mlp-lr"))
+    running_id = ids["gpt-4-layers"]
+    compared_ids = ",".join(ids[name] for name in ids if name.startswith("mlp-lr") and not name.endswith("s3"))
     pictures = [
-        ("jobs-light", "light", TALL, f"jobs?sel={sweep}&group=seeds&smooth=0.2"),
-        ("jobs-dark", "dark", TALL, f"jobs?sel={sweep}&group=seeds&smooth=0.2"),
-        ("job", "light", TALL, f"jobs/{work}?smooth=0.5"),
+        ("jobs-light", "light", TALL, f"jobs?sel={sweep_ids}&group=seeds&smooth=0.2"),
+        ("jobs-dark", "dark", TALL, f"jobs?sel={sweep_ids}&group=seeds&smooth=0.2"),
+        ("job", "light", TALL, f"jobs/{running_id}?smooth=0.5"),
         ("failed", "dark", DESKTOP, f"jobs/{ids['mlp-wide-input']}"),
-        ("compare", "light", TALL, f"compare?sel={compared}"),
+        ("compare", "light", TALL, f"compare?sel={compared_ids}"),
         ("submit", "light", DESKTOP, "submit"),
         ("cluster", "dark", DESKTOP, "cluster"),
-        ("phone-jobs", "light", PHONE, f"jobs?sel={work}"),
-        ("phone-job", "dark", PHONE, f"jobs/{work}"),
+        ("phone-jobs", "light", PHONE, f"jobs?sel={running_id}"),
+        ("phone-job", "dark", PHONE, f"jobs/{running_id}"),
     ]
     for name, theme, size, view in pictures:
         page = browser.new_page(
@@ -159,7 +159,7 @@ def take(browser: Browser, url: str, ids: dict[str, str]) -> None:
         page.goto(f"{url}/#/{view}")
         expect(page.locator("main h1")).to_be_attached()
         page.wait_for_load_state("networkidle")
-        if view.startswith("jobs?") or work in view:
+        if view.startswith("jobs?") or running_id in view:
             expect(page.locator("[data-metric=loss] canvas")).to_be_attached()
             expect(page.get_by_text("Loading curves")).to_have_count(0)
         page.screenshot(path=FOLDER / f"{name}.png")

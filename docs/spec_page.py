@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from docs.markdown import one_line
 from footplate.contract.components import Catalogue
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.fields import PATTERNS, Group
@@ -232,8 +233,8 @@ SHORT_FORMS: list[tuple[Json, str]] = [
 
 def spec_page(notice: str) -> str:
     sections = [line for title, names in INTENTS.items() for line in section(title, names)]
-    if left := set(EXAMPLES) - set(page_fields()):
-        raise ValueError(f"docs/spec_page.py has examples of {sorted(left)}, and a spec has no such fields")
+    if stale_examples := set(EXAMPLES) - set(page_fields()):
+        raise ValueError(f"docs/spec_page.py has examples of {sorted(stale_examples)}, and a spec has no such fields")
     return "\n".join(
         [
             "# The job spec, field by field",
@@ -273,20 +274,20 @@ def section(title: str, names: tuple[str, ...]) -> list[str]:
 def page_fields() -> list[str]:
     """Returns the fields on the page. Raises ValueError if the page leaves out a field of the spec."""
     top = [name for names in INTENTS.values() for name in names]
-    places = {place: group for inside in INSIDE.values() for place, group in inside.items()}
-    missing = set(JobSpec.model_fields) - set(top) | {group.__name__ for group in groups() - set(places.values())}
-    if missing:
-        raise ValueError(f"docs/spec_page.py leaves out {sorted(missing)}: add them to INTENTS or INSIDE")
+    places = {place: group for groups_of_field in INSIDE.values() for place, group in groups_of_field.items()}
+    missing_names = set(JobSpec.model_fields) - set(top) | {group.__name__ for group in groups() - set(places.values())}
+    if missing_names:
+        raise ValueError(f"docs/spec_page.py leaves out {sorted(missing_names)}: add them to INTENTS or INSIDE")
     return [*top, *(f"{place}.{name}" for place, group in places.items() for name in group.model_fields)]
 
 
 def groups() -> set[type[Group]]:
     """The models that a spec is made of, except the spec itself and the strategies."""
     names = {name.removesuffix("Object") for name in job()["$defs"]}
-    models, left = set(), list(Group.__subclasses__())
-    while left:
-        group = left.pop()
-        left += group.__subclasses__()
+    models, unvisited_groups = set(), list(Group.__subclasses__())
+    while unvisited_groups:
+        group = unvisited_groups.pop()
+        unvisited_groups += group.__subclasses__()
         models |= {group} if group.__name__ in names else set()
     return models - set(STRATEGIES.values())
 
@@ -295,12 +296,12 @@ def field(name: str, group: type[Group]) -> list[str]:
     if name not in EXAMPLES:
         raise ValueError(f"add an example of {name} to docs/spec_page.py")
     properties, required = described(group)
-    own = name.rpartition(".")[2]
-    default = "Required" if own in required else f"Default: `{json.dumps(default_of(group, own))}`"
+    own_name = name.rpartition(".")[2]
+    default = "Required" if own_name in required else f"Default: `{json.dumps(default_of(group, own_name))}`"
     return [
         f"\n### `{name}`\n",
-        one_line(properties[own]["description"]),
-        f"\n- Type: {words(properties[own])}",
+        one_line(properties[own_name]["description"]),
+        f"\n- Type: {words(properties[own_name])}",
         f"- {default}\n",
         *block(checked(EXAMPLES[name], name)),
     ]
@@ -345,9 +346,9 @@ def strategies() -> list[str]:
 
 def short_forms() -> list[str]:
     rows = []
-    for short, place in SHORT_FORMS:
-        stored = at(place, JobSpec.parse({**SMALLEST, **checked(short, "")}).as_json())
-        rows.append(f"| `{json.dumps(short)}` | `{place}` is `{json.dumps(stored)}` |")
+    for short_spec, place in SHORT_FORMS:
+        stored = at(place, JobSpec.parse({**SMALLEST, **checked(short_spec, "")}).as_json())
+        rows.append(f"| `{json.dumps(short_spec)}` | `{place}` is `{json.dumps(stored)}` |")
     readers = ", ".join(f"`{suffix}` by `{reader}`" for suffix, reader in READERS.items())
     return [
         "\n## Short forms\n",
@@ -385,7 +386,7 @@ def smallest() -> Json:
 def catalogue() -> Catalogue:
     """The built-in components, as if every library that they need were installed."""
     with libraries():
-        return Catalogue.of(described.model_copy(update={"needs": ""}) for described in describe_all())
+        return Catalogue.of(component.model_copy(update={"needs": ""}) for component in describe_all())
 
 
 @contextmanager
@@ -486,7 +487,3 @@ def link(name: str) -> str:
 def anchor(title: str) -> str:
     """The anchor that a heading gets on a rendered page."""
     return "".join(letter for letter in title.lower() if letter.isalnum() or letter in "_- ").replace(" ", "-")
-
-
-def one_line(paragraph: str | None) -> str:
-    return " ".join((paragraph or "").split())

@@ -150,6 +150,16 @@ def of_answer(status: int, document: Mapping[str, Any]) -> ApiError:
     return kind(status, document)
 
 
+def invalid(code: str, detail: str, hint: str | None = None) -> InvalidRequest:
+    """Returns the error for a mistake that is found before a request is sent."""
+    return InvalidRequest(422, {"code": code, "detail": detail, "hint": hint})
+
+
+def not_found(detail: str, hint: str | None = None) -> NotFound:
+    """Returns the error for a name that none of the listed resources has."""
+    return NotFound(404, {"code": "not_found", "detail": detail, "hint": hint})
+
+
 def _problem(fields: Mapping[str, Any]) -> Problem:
     return Problem(
         str(fields.get("pointer", "")), str(fields.get("code", "")), str(fields.get("detail", "")), fields.get("hint")

@@ -109,10 +109,15 @@ OTHER_WORDS = {
 
 
 def unknown_verb(parser: argparse.ArgumentParser, word: str) -> str | None:
-    """Returns an error message with the nearest verb, or None if the command's first word is a verb or an option."""
+    """Returns an error message with the nearest verb, or None if the command's first word is a verb or an option.
+
+    The options of verbs, such as `--url`, are refused here. argparse would take the value of the option for the verb.
+    """
     verbs = verbs_of(parser)
-    if word in verbs or word.startswith("-"):
+    if word in verbs or any(option.startswith(word) for option in parser._option_string_actions):
         return None
+    if word.startswith("-"):
+        return f"options such as {word!r} follow the verb, as in `footplate ls {word}`"
     hint = f"use {OTHER_WORDS[word]!r}" if word in OTHER_WORDS else did_you_mean(word, verbs)
     hint = hint or f"the verbs are {', '.join(verbs)}"
     return f"there is no verb {word!r}; {hint}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from footplate.cli.context import (
@@ -149,11 +150,7 @@ def _change(options: Options, action: str, change: Callable[[Job], Job | None], 
 
 
 def run_rm(options: Options) -> int:
-    return _change(options, "delete", _delete)
-
-
-def _delete(job: Job) -> None:
-    job.delete()
+    return _change(options, "delete", methodcaller("delete"))
 
 
 def run_fork(options: Options) -> int:

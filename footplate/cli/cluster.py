@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from footplate.cli.context import Options, UsageError, Verbs, add_verb, client_of, not_empty, print_deleted, show
 from footplate.cli.text import age, print_lines, short
 from footplate.contract.errors import did_you_mean
-from footplate.errors import NotFound
+from footplate.errors import not_found
 
 if TYPE_CHECKING:
     from footplate.sdk.models import Component, Node
@@ -49,8 +49,7 @@ def _node_named(nodes: Sequence[Node], word: str) -> Node:
     matches = [node for node in nodes if word in (node.name, node.id)]
     if not matches:
         names = ", ".join(node.name for node in nodes) or "none"
-        detail = f"no node is called {word!r}; known: {names}"
-        raise NotFound(404, {"code": "not_found", "detail": detail, "hint": "footplate nodes lists them"})
+        raise not_found(f"no node is called {word!r}; known: {names}", "footplate nodes lists them")
     if len(matches) > 1:
         ids = ", ".join(node.id for node in matches)
         raise UsageError(f"{len(matches)} nodes are called {word!r}", hint=f"use an id: {ids}")
@@ -70,7 +69,7 @@ def run_components(options: Options) -> int:
         names = {name for component in components for name in (component.name, component.group)}
         detail = f"no component and no group is called {options.name!r}"
         hint = did_you_mean(options.name, names) or "footplate components lists all of them"
-        raise NotFound(404, {"code": "not_found", "detail": detail, "hint": hint})
+        raise not_found(detail, hint)
     head, empty_text = ("GROUP", "NAME", "WHAT IT IS"), "no node has announced its components yet"
     show(options, matches, head, component_row, empty_text)
     if options.name and len(matches) == 1 and not options.json:

@@ -130,11 +130,11 @@ def _mark(folder: Path, source: str, job: str) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / JOB_FILE
-    other = mark.read_text(errors="replace").strip() if mark.exists() else ""
+    present_source = mark.read_text(errors="replace").strip() if mark.exists() else ""
     # A folder with a mark alone is that of an export that failed.
-    if other not in ("", source) and len(os.listdir(folder)) > 1:
+    if present_source not in ("", source) and len(os.listdir(folder)) > 1:
         raise UsageError(
-            f"{folder} already holds files of {other[:120]}", hint=f"name another folder: -o {folder}/{job}"
+            f"{folder} already holds files of {present_source[:120]}", hint=f"name another folder: -o {folder}/{job}"
         )
     mark.write_text(f"{source}\n")
 
@@ -225,16 +225,16 @@ def run_diff(options: Options) -> int:
     client = client_of(options)
     first_spec, second_spec = _spec(client, options.a), _spec(client, options.b)
     differences = {
-        pointer: (first_spec.get(pointer), second_spec.get(pointer))
+        pointer: {"a": first_spec.get(pointer), "b": second_spec.get(pointer)}
         for pointer in sorted({*first_spec, *second_spec})
         if first_spec.get(pointer) != second_spec.get(pointer)
     }
     if options.json:
-        print_json({pointer: {"a": value, "b": other} for pointer, (value, other) in differences.items()})
+        print_json(differences)
         return 0
     table(
         ("WHERE", options.a, options.b),
-        ((pointer, _diff_cell(first), _diff_cell(second)) for pointer, (first, second) in differences.items()),
+        ((pointer, *map(_diff_cell, values.values())) for pointer, values in differences.items()),
         long_columns=("WHERE", options.a, options.b),
         empty_text="no difference",
     )

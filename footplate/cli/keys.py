@@ -23,7 +23,8 @@ def add_verbs(verbs: Verbs) -> None:
         conflict_handler="resolve",
     )
     create.add_argument("name", metavar="NAME", help="a description of the key, such as its owner or purpose")
-    create.add_argument("--project", dest="key_project", required=True, help="the key's project; * is every project")
+    help = "the key's project; * is every project"
+    create.add_argument("--project", dest="key_project", metavar="PROJECT", required=True, help=help)
     create.add_argument(
         "--scope",
         dest="scopes",

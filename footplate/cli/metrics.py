@@ -68,9 +68,9 @@ def run_metrics(options: Options) -> int:
     require_one_of(options, "--plot", "--follow")
     if options.follow and len(options.jobs) > 1:
         raise UsageError("--follow works for one job only", hint="leave --follow out, or name one job")
-    first, last = options.first_step, options.last_step
-    if None not in (first, last) and first > last:
-        raise UsageError(f"--first-step {first} is after --last-step {last}", hint="exchange the two")
+    first_step, last_step = options.first_step, options.last_step
+    if None not in (first_step, last_step) and first_step > last_step:
+        raise UsageError(f"--first-step {first_step} is after --last-step {last_step}", hint="exchange the two")
     client = client_of(options)
     jobs = find_all(client, options.jobs)
     if options.plot:
@@ -118,10 +118,10 @@ def _every_row(jobs: Sequence[Job], options: Options) -> None:
 
 def _is_in_range(options: Options, row: dict[str, Any]) -> bool:
     """Returns True if a row's step is in the range. A row without a step is shown only if the range has no limits."""
-    first, last, step = options.first_step, options.last_step, row["step"]
+    first_step, last_step, step = options.first_step, options.last_step, row["step"]
     if step is None:
-        return first is None and last is None
-    return (first is None or step >= first) and (last is None or step <= last)
+        return first_step is None and last_step is None
+    return (first_step is None or step >= first_step) and (last_step is None or step <= last_step)
 
 
 def _curves(job: Job, names: Sequence[str], options: Options) -> dict[str, Series]:
@@ -134,9 +134,9 @@ def _chosen_names(metric_names: Sequence[str], names_text: str | None) -> Sequen
     if names_text is None:
         return metric_names
     names = split_names(names_text)
-    if missing := [name for name in names if name not in metric_names]:
+    if missing_names := [name for name in names if name not in metric_names]:
         raise UsageError(
-            f"the job has no metric {missing[0]!r}", hint=f"it has: {', '.join(metric_names) or 'none yet'}"
+            f"the job has no metric {missing_names[0]!r}", hint=f"it has: {', '.join(metric_names) or 'none yet'}"
         )
     return names
 

@@ -68,8 +68,8 @@ class Screen:
                 self._console.print(self._table())
 
     def _move_bar(self, step: int | None, max_steps: int | None, eta_s: float | None) -> None:
-        left = f", about {duration(eta_s)} left" if eta_s else ""
-        self._bar.update(self._task, completed=step, total=max_steps, visible=bool(max_steps), left=left)
+        time_left = f", about {duration(eta_s)} left" if eta_s else ""
+        self._bar.update(self._task, completed=step, total=max_steps, visible=bool(max_steps), left=time_left)
 
     def _add_points(self, data: dict[str, Any]) -> None:
         self._values |= data

@@ -127,8 +127,9 @@ def _print_jobs(client: Client, options: Options) -> None:
             print(CLEAR, end="")
         optional_columns = [name.upper() for name in OPTIONAL_COLUMNS if name in columns]
         table([name.upper() for name in columns], rows, empty_text="no job matches", optional_columns=optional_columns)
-        for name in options.columns or () if rows else ():
-            warn_of_empty_column(name, [job.info for job in jobs])
+        if rows:
+            for name in options.columns or ():
+                warn_of_empty_column(name, [job.info for job in jobs])
 
 
 def cell(job: JobInfo, name: str) -> str:

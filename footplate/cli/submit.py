@@ -174,8 +174,8 @@ def set_values(
 def _set_value(spec: dict[str, Any], change: str, example: str) -> None:
     """Applies one `--set` to the spec: a path of names with dots, `=` and a value. Missing objects are created."""
     path, separator, text = change.partition("=")
-    *parents, last = path.split(".")
-    if not separator or not all([*parents, last]):
+    *parents, last_name = path.split(".")
+    if not separator or not all([*parents, last_name]):
         raise UsageError(f"--set {change!r} has no name or no value", hint=f"it looks like --set {example}")
     parent: Any = spec
     for depth, name in enumerate(parents):
@@ -192,7 +192,7 @@ def _set_value(spec: dict[str, Any], change: str, example: str) -> None:
                 hint=f"write {path_to_child} as an object in the spec",
             )
         parent = child
-    parent[last] = parsed_or_text(text)
+    parent[last_name] = parsed_or_text(text)
 
 
 def parsed_or_text(text: str) -> Any:

@@ -88,26 +88,23 @@ def table(
     if not cells:
         print_message(empty_text)
         return
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for index, limit in _shortened_widths(head, widths, long_columns, width).items():
-        widths[index] = limit
-        cells = [
-            [*row[:index], row[index] if len(row[index]) <= limit else f"{row[index][: limit - 1]}…", *row[index + 1 :]]
-            for row in cells
-        ]
-    indices = _fitting_columns(head, widths, optional_columns, width)
-    head, widths = [head[index] for index in indices], [widths[index] for index in indices]
-    cells = [[row[index] for index in indices] for row in cells]
-    is_numeric = [all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*cells, strict=True)]
-    for row in [list(head), *cells]:
-        aligned = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, is_numeric, strict=True)
-        ]
-        print("  ".join(aligned).rstrip())
-    if any(cell.endswith("…") for row in cells for cell in row):
+    full_widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    terminal_width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    cuts = _shortened_widths(head, full_widths, long_columns, terminal_width)
+    widths = [cuts.get(index, width) for index, width in enumerate(full_widths)]
+    indices = _fitting_columns(head, widths, optional_columns, terminal_width)
+    columns = [_padded_column(head[index], [row[index] for row in cells], widths[index]) for index in indices]
+    for line in zip(*columns, strict=True):
+        print("  ".join(line).rstrip())
+    if any(len(row[index]) > widths[index] for row in cells for index in indices):
         print_message("long cells are cut to fit this terminal; pipe the output to see them, as in `footplate … | cat`")
+
+
+def _padded_column(head: str, cells: Sequence[str], width: int) -> list[str]:
+    """Returns the head and the cells of a column, each padded to the width. Longer cells are cut."""
+    texts = [cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell in cells]
+    is_numeric = all(_NUMBER.fullmatch(text) for text in texts)
+    return [text.rjust(width) if is_numeric else text.ljust(width) for text in (head, *texts)]
 
 
 def _shortened_widths(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from footplate.cli.context import FAILED, Options, Verbs, add_job, add_verb, client_of
+from footplate.cli.context import FAILED, Options, Verbs, add_job, add_verb, client_of, count
 from footplate.cli.event_lines import line_of
 from footplate.cli.text import clean, number, print_json, print_lines, print_message, print_wrapped, short, size
 
@@ -22,7 +22,7 @@ def add_verbs(verbs: Verbs) -> None:
     watch = add_verb(verbs, "watch", run_watch, "watch a job until it ends; Ctrl-C stops watching, not the job")
     add_job(watch)
     watch.add_argument(
-        "--after", type=int, help="start after the event with this number; 0 is the whole history (default: now)"
+        "--after", type=count, help="start after the event with this number; 0 is the whole history (default: now)"
     )
     logs = add_verb(verbs, "logs", run_logs, "print the lines that training wrote to stdout and stderr")
     add_job(logs)
@@ -34,7 +34,7 @@ def add_verbs(verbs: Verbs) -> None:
     add_job(events)
     events.add_argument("-f", "--follow", action="store_true", help="print new events until the job ends")
     events.add_argument("--kinds", help="only these kinds, with commas: state,log,eval,checkpoint,line,note…")
-    events.add_argument("--after", type=int, default=0, help="only events after the one with this number")
+    events.add_argument("--after", type=count, default=0, help="only events after the one with this number")
 
 
 def run_watch(options: Options) -> int:
@@ -100,8 +100,8 @@ def _result_lines(job: Job) -> Iterator[str]:
     if best := (job.result or {}).get("best"):
         yield f"best {best['metric']} {number(best['value'])} at step {best['step']}"
     outputs = job.outputs.list()
-    count = f"{len(outputs)} {'file' if len(outputs) == 1 else 'files'}, {size(sum(file.bytes for file in outputs))}"
-    yield f"outputs: {count}; `footplate download {short(job.id)}` downloads them" if outputs else "no outputs"
+    total = f"{len(outputs)} {'file' if len(outputs) == 1 else 'files'}, {size(sum(file.bytes for file in outputs))}"
+    yield f"outputs: {total}; `footplate download {short(job.id)}` downloads them" if outputs else "no outputs"
 
 
 def run_logs(options: Options) -> int:
@@ -117,11 +117,15 @@ def run_logs(options: Options) -> int:
 
 def run_events(options: Options) -> int:
     job = client_of(options).jobs.get(options.job)
+    is_empty = True
     for event in job.events(after=options.after, kinds=options.kinds, follow=options.follow):
+        is_empty = False
         if options.json:
             print_json(event)
         else:
             fields = "  ".join(f"{name} {number(value)}" for name, value in event.data.items() if value is not None)
             text = f"{event.no:>6}  {event.at}  {event.kind:<10}  {line_of(event) or fields}"
             print_wrapped(text, indent=8, flush=options.follow)
+    if is_empty and not options.json:
+        print_message(f"no event matches; the state of {job.id} is {job.state}")
     return 0

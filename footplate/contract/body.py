@@ -88,9 +88,9 @@ def keys_of(pointer: str) -> list[str]:
     return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
 
 
-def is_nested(pointer: str, other: str) -> bool:
+def is_nested(pointer: str, other_pointer: str) -> bool:
     """Returns True if two pointers name the same value, or if one value contains the other."""
-    return f"{pointer}/".startswith(f"{other}/") or f"{other}/".startswith(f"{pointer}/")
+    return f"{pointer}/".startswith(f"{other_pointer}/") or f"{other_pointer}/".startswith(f"{pointer}/")
 
 
 def _refuse(detail: str, *, code: str = "invalid_json", hint: str | None = None) -> NoReturn:
@@ -99,17 +99,17 @@ def _refuse(detail: str, *, code: str = "invalid_json", hint: str | None = None)
 
 def _json_instead(text: str, at: int) -> str:
     """Returns advice for the character at which parsing failed, such as "JSON needs double quotes"."""
-    here, before = text[at : at + 8], text[max(0, at - 80) : at].rstrip()
+    following_text, preceding_text = text[at : at + 8], text[max(0, at - 80) : at].rstrip()
     if text.startswith("\ufeff"):
         return "save the file as UTF-8 without a byte order mark"
-    if here.startswith("'"):
+    if following_text.startswith("'"):
         return "JSON needs double quotes"
-    if here.startswith(("//", "/*", "#")):
+    if following_text.startswith(("//", "/*", "#")):
         return "JSON has no comments: leave them out"
-    if here.startswith(",") or (here.startswith(("}", "]")) and before.endswith(",")):
+    if following_text.startswith(",") or (following_text.startswith(("}", "]")) and preceding_text.endswith(",")):
         return "remove the comma before the bracket"
     for python, in_json in (("True", "true"), ("False", "false"), ("None", "null")):
-        if here.startswith(python):
+        if following_text.startswith(python):
             return f"write {in_json}"
     if not text.lstrip().startswith(("{", "[")):
         return (
@@ -118,8 +118,9 @@ def _json_instead(text: str, at: int) -> str:
     return "compare the quotes, commas and brackets before this place"
 
 
-def _place(before: str, offset: int) -> str:
-    return f"line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))} (byte {offset})"
+def _place(preceding_text: str, offset: int) -> str:
+    *lines, line = preceding_text.split("\n")
+    return f"line {len(lines) + 1}, column {len(line) + 1} (byte {offset})"
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -173,17 +174,17 @@ def _plain(value: Any, path: tuple[str | int, ...], problems: list[Problem]) -> 
 
 
 def _plain_object(pairs: _Pairs, path: tuple[str | int, ...], problems: list[Problem]) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, item in pairs:
-        wrong_key = _string_problems(key, path, is_key=True)
-        problems.extend(wrong_key)
+        key_problems = _string_problems(key, path, is_key=True)
+        problems.extend(key_problems)
         # An invalid key cannot be part of a pointer, so problems in its value get the pointer of the object.
-        here = path if wrong_key else (*path, key)
-        if key in plain:
+        item_path = path if key_problems else (*path, key)
+        if key in values:
             detail, hint = "the object has this key more than once", "keep one of them"
-            problems.append(Problem(pointer_to(*here), "duplicate_key", detail, hint))
-        plain[key] = _plain(item, here, problems)
-    return plain
+            problems.append(Problem(pointer_to(*item_path), "duplicate_key", detail, hint))
+        values[key] = _plain(item, item_path, problems)
+    return values
 
 
 def _string_problems(text: str, path: tuple[str | int, ...], *, is_key: bool = False) -> list[Problem]:

@@ -164,10 +164,10 @@ class RemoteStore:
         """Opens a file for reading at any position. Returns None if the file does not exist."""
         try:
             with self._looked_for(path):
-                opened = self._fs.open(self._key(path), "rb", block_size=AHEAD_BYTES, cache_type="readahead")
+                handle = self._fs.open(self._key(path), "rb", block_size=AHEAD_BYTES, cache_type="readahead")
         except FileNotFoundError:
             return None
-        return RemoteFile(self, path, opened)
+        return RemoteFile(self, path, handle)
 
     def files(self, folder: str) -> list[StoredObject]:
         """Returns all files below the folder, sorted by path."""
@@ -178,8 +178,8 @@ class RemoteStore:
             except FileNotFoundError:
                 objects = {}
         files = [
-            StoredObject(key.removeprefix(f"{place}/"), int(about["size"]), _seconds(about))
-            for key, about in objects.items()
+            StoredObject(key.removeprefix(f"{place}/"), int(info["size"]), _seconds(info))
+            for key, info in objects.items()
             if key != place
         ]
         return sorted(files, key=lambda file: file.path)
@@ -246,11 +246,11 @@ class RemoteStore:
 class RemoteFile(io.RawIOBase):
     """A file of the store, opened for reading. Reading fails if the object was replaced after it was opened."""
 
-    def __init__(self, store: RemoteStore, path: str, opened: Any) -> None:
-        self._store, self._path, self._opened = store, path, opened
-        self.bytes: int = opened.size
-        self.modified = _seconds(opened.details)
-        self.tag = str(opened.details.get("ETag", "")).strip('"')
+    def __init__(self, store: RemoteStore, path: str, handle: Any) -> None:
+        self._store, self._path, self._opened = store, path, handle
+        self.bytes: int = handle.size
+        self.modified = _seconds(handle.details)
+        self.tag = str(handle.details.get("ETag", "")).strip('"')
 
     def readable(self) -> bool:
         return True
@@ -289,6 +289,6 @@ def stays_inside(path: str) -> bool:
     return path.isprintable() and {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
-def _seconds(about: Mapping[str, Any]) -> float:
-    when = about.get("LastModified")
-    return float(when.timestamp()) if when is not None and hasattr(when, "timestamp") else 0.0
+def _seconds(info: Mapping[str, Any]) -> float:
+    modified_at = info.get("LastModified")
+    return float(modified_at.timestamp()) if modified_at is not None and hasattr(modified_at, "timestamp") else 0.0

@@ -76,7 +76,7 @@ def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
     if packed_bytes > MAX_BYTES:
         raise InvalidBundle([too_large()])
     # Entries are counted before zipfile makes an object of each. Entries of nested zips count as well.
-    if (count := _count(file, _ENTRY)) > MAX_ENTRIES:
+    if (count := _entry_count(file)) > MAX_ENTRIES:
         detail = f"the bundle has {count} entries, and at most {MAX_ENTRIES} are allowed"
         raise InvalidBundle([Problem("", "too_many_files", detail)])
     try:
@@ -84,8 +84,8 @@ def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
             entries = archive.infolist()
             if problems := [*_wrong_in_list(entries, packed_bytes)][:MAX_PROBLEMS]:
                 raise InvalidBundle(problems)
-            if damaged := [*_damaged(archive, entries)]:
-                raise InvalidBundle(damaged)
+            if damage_problems := [*_damaged(archive, entries)]:
+                raise InvalidBundle(damage_problems)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OverflowError) as error:
         detail = f"the body is not a zip: {str(error)[:200]}"
         raise InvalidBundle([Problem("", "not_a_zip", detail, "zip -r code.zip my_code.py makes one")]) from error
@@ -99,13 +99,13 @@ def look_into(file: IO[bytes], packed_bytes: int) -> list[Entry]:
     )
 
 
-def _count(file: IO[bytes], mark: bytes) -> int:
+def _entry_count(file: IO[bytes]) -> int:
     file.seek(0)
-    count, rest = 0, b""
+    count, unsearched = 0, b""
     while chunk := file.read(MIB):
-        rest += chunk
-        count += rest.count(mark)
-        rest = rest[1 - len(mark) :]
+        unsearched += chunk
+        count += unsearched.count(_ENTRY)
+        unsearched = unsearched[1 - len(_ENTRY) :]
     return count
 
 
@@ -123,35 +123,34 @@ def _wrong_in_list(entries: list[zipfile.ZipInfo], packed_bytes: int) -> Iterato
     yield from _bomb(files, packed_bytes)
     filenames: dict[str, str] = {}
     for entry in entries:
-        where = pointer_to(entry.filename.rstrip("/"))[: MAX_PATH_CHARS + 1]
+        pointer = pointer_to(entry.filename.rstrip("/"))[: MAX_PATH_CHARS + 1]
         for code, detail, hint in _wrong_in_entry(entry):
-            yield Problem(where, code, detail, hint)
-        folded = entry.filename.rstrip("/").casefold()
-        if folded in filenames:
+            yield Problem(pointer, code, detail, hint)
+        folded_name = entry.filename.rstrip("/").casefold()
+        if folded_name in filenames:
             detail = f"the zip has {entry.filename[:80]!r} twice, or a name that differs from it only in case"
-            yield Problem(where, "duplicate_name", detail)
-        filenames[folded] = entry.filename
+            yield Problem(pointer, "duplicate_name", detail)
+        filenames[folded_name] = entry.filename
     # No file may have the name of a folder in which another entry lies.
-    plain = {entry.filename for entry in files}
-    for path in sorted(plain):
-        if parent := next((folder for folder in map(str, PurePosixPath(path).parents) if folder in plain), None):
+    file_names = {entry.filename for entry in files}
+    for path in sorted(file_names):
+        if parent := next((folder for folder in map(str, PurePosixPath(path).parents) if folder in file_names), None):
             yield Problem(pointer_to(path), "duplicate_name", f"{parent[:80]!r} is both a file and a folder in the zip")
     for name in sorted({entry.filename.split("/", 1)[0] for entry in entries}):
         yield from _shadows(name)
 
 
 def _bomb(files: list[zipfile.ZipInfo], packed_bytes: int) -> Iterator[Problem]:
-    unpacked, packed = sum(entry.file_size for entry in files), sum(entry.compress_size for entry in files)
-    if unpacked > MAX_UNPACKED_BYTES:
-        text = f"the bundle unpacks to {unpacked / MIB:,.0f} MiB, and at most {MAX_UNPACKED_BYTES // MIB} are allowed"
+    unpacked_bytes = sum(entry.file_size for entry in files)
+    if unpacked_bytes > MAX_UNPACKED_BYTES:
+        size = f"{unpacked_bytes / MIB:,.0f} MiB"
+        text = f"the bundle unpacks to {size}, and at most {MAX_UNPACKED_BYTES // MIB} are allowed"
         yield Problem("", "unpacks_too_large", text, "name data and weights as data://… and models://…")
-    elif unpacked > RATIO_FROM_BYTES and unpacked > MAX_RATIO * packed_bytes:
-        text = (
-            f"the bundle unpacks to {unpacked / max(packed_bytes, 1):,.0f} times its size, and at most {MAX_RATIO} "
-            "are allowed"
-        )
+    elif unpacked_bytes > RATIO_FROM_BYTES and unpacked_bytes > MAX_RATIO * packed_bytes:
+        ratio = unpacked_bytes / max(packed_bytes, 1)
+        text = f"the bundle unpacks to {ratio:,.0f} times its size, and at most {MAX_RATIO} are allowed"
         yield Problem("", "unpacks_too_large", text)
-    if packed > packed_bytes:
+    if sum(entry.compress_size for entry in files) > packed_bytes:
         yield Problem("", "not_a_zip", "the zip's files overlap: together they are larger than the zip")
 
 
@@ -179,9 +178,9 @@ def _shadows(top: str) -> Iterator[Problem]:
     name = top.split(".", 1)[0]
     if "." in top and not top.endswith((".py", ".pyc", ".so", ".pyd")):
         return
-    if hidden := next((kind for kind, names in TAKEN.items() if name in names), None):
+    if hidden_kind := next((kind for kind, names in TAKEN.items() if name in names), None):
         hint = f"rename it, for example my_{name.lstrip('_')}"
-        yield Problem(pointer_to(top), "name_taken", f"{top!r} would hide {hidden}", hint)
+        yield Problem(pointer_to(top), "name_taken", f"{top!r} would hide {hidden_kind}", hint)
 
 
 def _damaged(archive: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo]) -> Iterator[Problem]:
@@ -234,11 +233,11 @@ def missing_in(spec: JobSpec, paths: Iterable[str]) -> list[Problem]:
 def unknown_module(pointer: str, module: str, module_names: list[str]) -> Problem:
     text = f"the bundle has no module {module[:80]!r}; there is: {_some(module_names)}"
     hint = did_you_mean(module[:80], module_names)
-    if hint is None and (inside := [name for name in module_names if name.endswith("." + module)]):
-        hint = f"the module is in a folder: name {inside[0]}, or zip from inside of that folder"
+    if hint is None and (nested_names := [name for name in module_names if name.endswith("." + module)]):
+        hint = f"the module is in a folder: name {nested_names[0]}, or zip from inside of that folder"
     return Problem(pointer, "not_in_bundle", text, hint)
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return (", ".join(names[:12]) + more) or "nothing that Python could import"
+    suffix = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return (", ".join(names[:12]) + suffix) or "nothing that Python could import"

@@ -76,10 +76,10 @@ class Catalogue(RootModel[dict[str, dict[str, Described]]]):
     model_config = ConfigDict(frozen=True)
 
     @classmethod
-    def of(cls, described: Iterable[Described]) -> Self:
+    def of(cls, components: Iterable[Described]) -> Self:
         groups: dict[str, dict[str, Described]] = {group: {} for group in GROUPS}
-        for item in described:
-            groups.setdefault(item.group, {})[item.name] = item
+        for component in components:
+            groups.setdefault(component.group, {})[component.name] = component
         return cls(groups)
 
     def get(self, group: str, name: str) -> Described | None:
@@ -111,19 +111,19 @@ def _check(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
         # A user's own code is not checked here, because a node cannot describe it before training.
         if ":" in name or group not in GROUPS:
             continue
-        described = catalogue.get(group, name)
-        if described is None:
+        component = catalogue.get(group, name)
+        if component is None:
             unknown = UnknownComponent(GROUPS[group], name, catalogue.known(group))
             hint = unknown.hint or (pretrained(name) if group == "models" else None)
             yield Problem(f"{pointer}/use", unknown.code, unknown.message, hint)
-        elif described.needs:
-            detail = f"{name!r} needs a library that no node has: {described.needs}"
+        elif component.needs:
+            detail = f"{name!r} needs a library that no node has: {component.needs}"
             yield Problem(f"{pointer}/use", "not_installed", detail, "install it on a node, and restart the node")
         else:
-            missing = [argument for argument in described.args.get("required", ()) if argument not in arguments]
-            if missing:
-                yield _missing(pointer, described, missing, arguments)
-            optional = {**described.args, "required": []}
+            missing_names = [argument for argument in component.args.get("required", ()) if argument not in arguments]
+            if missing_names:
+                yield _missing(pointer, component, missing_names, arguments)
+            optional = {**component.args, "required": []}
             problems = violations(optional, arguments, f"{pointer}/args")
             yield from map(_with_names_of_training, problems) if group == "trainers" else problems
 
@@ -139,24 +139,27 @@ def _with_names_of_training(problem: Problem) -> Problem:
 def _ignored(spec: JobSpec, catalogue: Catalogue) -> Iterator[Problem]:
     """Yields a problem for each field of the spec that its trainer would ignore."""
     trainer = spec.library_trainer
-    described = None if trainer is None else catalogue.get("trainers", trainer.use)
-    if described is None:
+    component = None if trainer is None else catalogue.get("trainers", trainer.use)
+    if component is None:
         return
-    for name in described.ignores:
+    for name in component.ignores:
         if attrgetter(name)(spec):
-            where = "/" + name.replace(".", "/")
-            yield Problem(where, "disagreement", f"{described.name} does not use this field", "leave it out")
+            pointer = "/" + name.replace(".", "/")
+            yield Problem(pointer, "disagreement", f"{component.name} does not use this field", "leave it out")
 
 
-def _missing(pointer: str, described: Described, missing: list[str], arguments: Json) -> Problem:
+def _missing(pointer: str, component: Described, missing_names: list[str], arguments: Json) -> Problem:
     """Returns one problem for all arguments that a component requires and that the spec lacks."""
-    properties = described.args.get("properties", {})
-    meanings = [f"{name!r} ({text})" if (text := _meaning(properties, name)) else repr(name) for name in missing]
+    properties = component.args.get("properties", {})
+    meanings = [f"{name!r} ({text})" if (text := _meaning(properties, name)) else repr(name) for name in missing_names]
     arguments = {name: value for name, value in arguments.items() if name in properties}
-    example = {"use": described.name, "args": {**arguments, **{name: _example(properties, name) for name in missing}}}
-    noun = "argument" if len(missing) == 1 else "arguments"
-    detail = f"{described.name} needs the {noun} {', '.join(meanings)}"
-    return Problem(f"{pointer}/args/{missing[0]}", "missing", detail, f"for example {json.dumps(example)[:400]}")
+    example = {
+        "use": component.name,
+        "args": {**arguments, **{name: _example(properties, name) for name in missing_names}},
+    }
+    noun = "argument" if len(missing_names) == 1 else "arguments"
+    detail = f"{component.name} needs the {noun} {', '.join(meanings)}"
+    return Problem(f"{pointer}/args/{missing_names[0]}", "missing", detail, f"for example {json.dumps(example)[:400]}")
 
 
 def _meaning(properties: Json, name: str) -> str:

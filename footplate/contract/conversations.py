@@ -36,8 +36,8 @@ def _text_of_part(part: Any, name: str) -> str:
         raise ValueError(f'{name} has no type: a text part is {{"type": "text", "text": "…"}}')
     if kind != "text":
         raise ValueError(f"{name} is of type {kind[:40]!r}, and only text parts are supported")
-    if more := sorted(part.keys() - TEXT_PART):
-        raise ValueError(f"{name} has the field {more[0][:40]!r}, and a text part has only type and text")
+    if extra_fields := sorted(part.keys() - TEXT_PART):
+        raise ValueError(f"{name} has the field {extra_fields[0][:40]!r}, and a text part has only type and text")
     if not isinstance(part.get("text"), str):
         raise ValueError(f"{name} has no text")
     return str(part["text"])

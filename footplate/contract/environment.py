@@ -55,19 +55,19 @@ def refused_env(env: Mapping[str, str], allowed: str) -> list[Problem]:
 
 
 def _refused(name: str, allowed: str) -> Problem | None:
-    where = pointer_to("env", name)
+    place = pointer_to("env", name)
     if not _NAME.fullmatch(name):
-        return Problem(where, "bad_name", f"{name[:80]!r} is not the name of a variable", "use letters, digits and '_'")
+        return Problem(place, "bad_name", f"{name[:80]!r} is not the name of a variable", "use letters, digits and '_'")
     if _NODES_OWN.fullmatch(name) and name != DROP_IN:
-        return Problem(where, "env_not_allowed", f"{name} is set by the node, and no job can set it", "leave it out")
-    listed = entries(allowed)
+        return Problem(place, "env_not_allowed", f"{name} is set by the node, and no job can set it", "leave it out")
+    entry_list = entries(allowed)
     if name in HARMLESS or any(
-        name == entry or (entry.endswith("*") and name.startswith(entry[:-1])) for entry in listed
+        name == entry or (entry.endswith("*") and name.startswith(entry[:-1])) for entry in entry_list
     ):
         return None
-    allowed_names = sorted({*HARMLESS, *listed})
+    allowed_names = sorted({*HARMLESS, *entry_list})
     hint = did_you_mean(name, allowed_names) or f"the operator can allow it in {SETTING}, on service and nodes"
-    return Problem(where, "env_not_allowed", f"{name} is not among the allowed names: {', '.join(allowed_names)}", hint)
+    return Problem(place, "env_not_allowed", f"{name} is not among the allowed names: {', '.join(allowed_names)}", hint)
 
 
 def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:

@@ -77,10 +77,10 @@ class InvalidSpec(FootplateError):
     title = "The request body is not valid"
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        first = f"{problems[0].pointer or '/'}: {problems[0].detail}" if problems else "no problem given"
+        first_problem = f"{problems[0].pointer or '/'}: {problems[0].detail}" if problems else "no problem given"
         further_count = len(problems) - 1
-        more = f" (and {further_count} more problem{'s' if further_count > 1 else ''})" if further_count > 0 else ""
-        super().__init__(first + more)
+        suffix = f" (and {further_count} more problem{'s' if further_count > 1 else ''})" if further_count > 0 else ""
+        super().__init__(first_problem + suffix)
         self.problems = list(problems)
 
 
@@ -97,8 +97,8 @@ class UnknownComponent(FootplateError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        more = f" and {len(names) - MOST_KNOWN} more" if len(names) > MOST_KNOWN else ""
-        listing = f"{', '.join(names[:MOST_KNOWN]) or 'none'}{more}"
+        suffix = f" and {len(names) - MOST_KNOWN} more" if len(names) > MOST_KNOWN else ""
+        listing = f"{', '.join(names[:MOST_KNOWN]) or 'none'}{suffix}"
         super().__init__(f"no {kind} named {name!r}. Known: {listing}.", hint=did_you_mean(name, names))
         self.kind, self.name, self.known = kind, name, names
 
@@ -251,11 +251,11 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str | None:
         searches_left[0] -= 1
         if searches_left[0] < 0:
             return None
-    short = [candidate for candidate in islice(choices, MAX_HINT_NAMES) if len(candidate) <= MAX_HINT_CHARACTERS]
+    short_names = [candidate for candidate in islice(choices, MAX_HINT_NAMES) if len(candidate) <= MAX_HINT_CHARACTERS]
     name = name[:MAX_HINT_CHARACTERS]
     # `adam` means adamw_torch, and not ademamix, which has more letters in common.
-    longer = [other for other in short if len(name) >= MIN_BEGINNING and other.startswith(name)]
-    if not (near := longer or get_close_matches(name, short, n=1, cutoff=0.6)):
+    longer_names = [choice for choice in short_names if len(name) >= MIN_BEGINNING and choice.startswith(name)]
+    if not (nearest_names := longer_names or get_close_matches(name, short_names, n=1, cutoff=0.6)):
         # `DDP` means ddp, though no letter is the same.
-        near = [other for other in short if other.lower().startswith(name.lower()) and len(name) > 1]
-    return f"did you mean {near[0]!r}?" if near else None
+        nearest_names = [choice for choice in short_names if choice.lower().startswith(name.lower()) and len(name) > 1]
+    return f"did you mean {nearest_names[0]!r}?" if nearest_names else None

@@ -183,11 +183,11 @@ def cut(data: Any, size: int) -> dict[str, Any]:
     short_data: dict[str, Any] = {"truncated": True, "bytes": size}
     room = MAX_EVENT_BYTES // 4
     for name, value in (data if isinstance(data, dict) else {}).items():
-        short = value[:4096] if isinstance(value, str) else value
-        bytes_needed = len(name) + len(json.dumps(json_safe(short)))
+        short_value = value[:4096] if isinstance(value, str) else value
+        bytes_needed = len(name) + len(json.dumps(json_safe(short_value)))
         if bytes_needed <= room:
             room -= bytes_needed
-            short_data[name[:256]] = short
+            short_data[name[:256]] = short_value
     return short_data
 
 

@@ -99,8 +99,8 @@ def problem(pointer: str, detail: ErrorDetails) -> Problem:
 
 
 def _no_choice(pointer: str, expected: str, context: dict[str, Any], value: object) -> Problem:
-    spelled = expected.replace("True", "true").replace("False", "false")
-    choices = spelled.replace("'", "").replace(" or ", ", ").split(", ")
+    expected_text = expected.replace("True", "true").replace("False", "false")
+    choices = expected_text.replace("'", "").replace(" or ", ", ").split(", ")
     name = context.get("tag", value)
     if not isinstance(name, str):
         return Problem(pointer, "wrong_type", f"is {kind_of(value)}, one of these is needed: {', '.join(choices)}")
@@ -109,7 +109,7 @@ def _no_choice(pointer: str, expected: str, context: dict[str, Any], value: obje
 
 def unique(problems: Iterable[Problem]) -> list[Problem]:
     """Returns the first problem of each pointer and code, at most a hundred. Two checks may report the same problem."""
-    first: dict[tuple[str, str], Problem] = {}
+    first_problems: dict[tuple[str, str], Problem] = {}
     for item in problems:
-        first.setdefault((item.pointer, item.code), item)
-    return list(first.values())[:MAX_PROBLEMS]
+        first_problems.setdefault((item.pointer, item.code), item)
+    return list(first_problems.values())[:MAX_PROBLEMS]

@@ -72,14 +72,16 @@ class OpenEnum:
     words: Any
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        described = TypeAdapter(self.words).core_schema
+        words_schema = TypeAdapter(self.words).core_schema
         if not isinstance(self.words, type):
-            return handler(described)
+            return handler(words_schema)
         # pydantic's own name for the enum is used, so that all fields with this enum share one schema in the OpenAPI
         # document.
         reference = f"{self.words.__module__}.{self.words.__qualname__}:{id(self.words)}"
-        named: Any = {**described, "ref": reference}
-        return handler(core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [named]))
+        named_schema: Any = {**words_schema, "ref": reference}
+        return handler(
+            core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [named_schema])
+        )
 
 
 class InternalMessage(BaseModel):

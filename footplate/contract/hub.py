@@ -21,7 +21,7 @@ Kind = Literal["model", "dataset"]
 
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
 _NAME = re.compile(
-    rf"(?P<repo>{_WORD}(?P<owned>/{_WORD})?)(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._-]{{0,199}}))?(?P<rest>(?(owned)(?:/.*)?|))"
+    rf"(?P<repo>{_WORD}(?P<owned>/{_WORD})?)(?:@(?P<revision>[A-Za-z0-9][A-Za-z0-9._-]{{0,199}}))?(?P<path>(?(owned)(?:/.*)?|))"
 )
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -52,12 +52,12 @@ def is_hub_name(text: str) -> bool:
 
 def hub_name(text: str) -> HubName:
     """Parses a hub name. Raises ValueError with the reason."""
-    rest = text.removeprefix(SCHEME)
-    kind: Kind = "dataset" if rest.startswith(DATASETS) else "model"
-    match = _NAME.fullmatch(rest.removeprefix(DATASETS))
+    name = text.removeprefix(SCHEME)
+    kind: Kind = "dataset" if name.startswith(DATASETS) else "model"
+    match = _NAME.fullmatch(name.removeprefix(DATASETS))
     if match is None or ".." in match["repo"] or "--" in match["repo"]:
         raise ValueError("it is not the name of a repository")
-    path = match["rest"].removeprefix("/").removesuffix("/")
+    path = match["path"].removeprefix("/").removesuffix("/")
     if path and (not path.isprintable() or {"", ".", ".."} & set(path.split("/"))):
         raise ValueError("its path in the repository contains '.', '..', '//' or an unprintable character")
     return HubName(kind, match["repo"], match["revision"] or "main", path)

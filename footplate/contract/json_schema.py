@@ -78,16 +78,18 @@ def _any_of(branches: list[Schema], value: object, pointer: str, definitions: Sc
 
     If the value has the wrong type for every branch, yields one problem that lists all types.
     """
-    tries = [list(islice(_violations(branch, value, pointer, definitions), MAX_PROBLEMS)) for branch in branches]
-    if not all(tries):
+    problems_of_branches = [
+        list(islice(_violations(branch, value, pointer, definitions), MAX_PROBLEMS)) for branch in branches
+    ]
+    if not all(problems_of_branches):
         return
-    near = [
+    closest_branches = [
         problems
-        for problems in tries
+        for problems in problems_of_branches
         if any(problem.code != "wrong_type" or problem.pointer != pointer for problem in problems)
     ]
-    if near:
-        yield from min(near, key=len)
+    if closest_branches:
+        yield from min(closest_branches, key=len)
     else:
         yield _wrong_type(
             [name for branch in branches for name in _types(_resolved(branch, definitions))], value, pointer
@@ -103,8 +105,8 @@ def _choice(choices: list[Any], value: object, pointer: str) -> Iterator[Problem
     if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices):
         texts = [str(choice) for choice in choices]
         hint = did_you_mean(value[:80], texts) if isinstance(value, str) else None
-        more = f", and {len(texts) - MOST_CHOICES:,} more" if len(texts) > MOST_CHOICES else ""
-        yield Problem(pointer, "unknown_choice", f"must be one of {', '.join(texts[:MOST_CHOICES])}{more}", hint)
+        suffix = f", and {len(texts) - MOST_CHOICES:,} more" if len(texts) > MOST_CHOICES else ""
+        yield Problem(pointer, "unknown_choice", f"must be one of {', '.join(texts[:MOST_CHOICES])}{suffix}", hint)
 
 
 MOST_CHOICES = 200
@@ -138,12 +140,14 @@ def _object(schema: Schema, value: dict[str, Any], pointer: str, definitions: Sc
         if name not in value:
             yield Problem(pointer + pointer_to(name), "missing", "this argument is required")
     for name, item in value.items():
-        here = pointer + pointer_to(name)
+        item_pointer = pointer + pointer_to(name)
         if name in properties:
-            yield from _violations(properties[name], item, here, definitions)
+            yield from _violations(properties[name], item, item_pointer, definitions)
         elif additional is False:
             names = f"; there is: {', '.join(properties)}" if properties else "; there are none"
             detail = f"no argument is named {name[:80]!r}{names}"
-            yield Problem(here, "unknown_argument", detail, did_you_mean(name[:80], properties), tuple(properties))
+            yield Problem(
+                item_pointer, "unknown_argument", detail, did_you_mean(name[:80], properties), tuple(properties)
+            )
         elif isinstance(additional, dict):
-            yield from _violations(additional, item, here, definitions)
+            yield from _violations(additional, item, item_pointer, definitions)

@@ -114,10 +114,10 @@ def _names_in_evaluations(spec: JobSpec) -> set[str] | None:
     if any(not component.use.startswith(("files/", "toy/")) for component in sets.values()):
         # Another set, such as lm-eval, may compute its own metrics.
         return None
-    listed = [_name_in_evaluations(metric) for metric in spec.metrics]
-    if None in listed:
+    metric_names = [_name_in_evaluations(metric) for metric in spec.metrics]
+    if None in metric_names:
         return None
-    names = {*_ALWAYS_COMPUTED, *filter(None, listed)}
+    names = {*_ALWAYS_COMPUTED, *filter(None, metric_names)}
     return {f"{path[1]}_{name}" for path in sets if len(path) > 1 for name in names} or names
 
 

@@ -174,5 +174,5 @@ def actions(state: JobState, desired: Desired) -> list[Action]:
     return [Action.PAUSE, Action.CANCEL]
 
 
-def may_move(old: JobState, new: JobState) -> bool:
-    return new in MOVES[old]
+def may_move(state: JobState, next_state: JobState) -> bool:
+    return next_state in MOVES[state]

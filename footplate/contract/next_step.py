@@ -217,9 +217,9 @@ def _other_component(pointer: str, value: Any) -> str | None:
         return f"a path is an argument of a component: {json.dumps({'use': _READERS.get(group, 'NAME'), 'args': args})}"
     if ":" in name:
         return None
-    last = name.rpartition(".")[2]
+    class_name = name.rpartition(".")[2]
     for end, component in _CLASSES.items():
-        if last == end or (end[0].isupper() and last.endswith(end)):
+        if class_name == end or (end[0].isupper() and class_name.endswith(end)):
             return f"write {component}"
     if group == "loop" and name.endswith((".py", ".sh")):
         return f'a script is {{"script": {json.dumps(name[:MOST_SHOWN])}}}, with footplate submit --code DIR'
@@ -276,8 +276,8 @@ def _component(needed: str, value: Any) -> str | None:
     if isinstance(value, str) and value and "a list" in needed:
         return json.dumps([word.strip() for word in value.split(",")], ensure_ascii=False)
     if isinstance(value, dict) and "a list" in needed:
-        named = [{"use": name, "args": args} for name, args in value.items() if isinstance(args, dict)]
-        components = [value] if "use" in value else named
+        named_components = [{"use": name, "args": args} for name, args in value.items() if isinstance(args, dict)]
+        components = [value] if "use" in value else named_components
         return json.dumps(components, ensure_ascii=False) if components else None
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | dict):
         return f"{json.dumps(value[0], ensure_ascii=False)}, without brackets"
@@ -296,14 +296,14 @@ def _number(text: str, *, is_whole: bool) -> str | None:
 
 def _value_at(body: object, pointer: str) -> Any:
     """Returns the value at a pointer, or None. For `/model/use` of a short form, that is the short form itself."""
-    here: Any = body
+    node: Any = body
     for key in keys_of(pointer):
-        if isinstance(here, dict) and key in here:
-            here = here[key]
-        elif isinstance(here, list) and key.isdecimal() and int(key) < len(here):
-            here = here[int(key)]
+        if isinstance(node, dict) and key in node:
+            node = node[key]
+        elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
         elif key == "use":
-            return here
+            return node
         else:
             return None
-    return here
+    return node

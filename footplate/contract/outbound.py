@@ -136,7 +136,7 @@ def require_allowed(target: Target, addresses: Iterable[str], is_allowed: Callab
         if is_allowed(address):
             continue
         if not is_public(address):
-            named = target.host if target.host == str(address) else f"{target.host}, which is {address}"
-            raise Refused(f"names {named}: not a public address")
+            host_text = target.host if target.host == str(address) else f"{target.host}, which is {address}"
+            raise Refused(f"names {host_text}: not a public address")
         if target.scheme != "https":
             raise Refused("must begin with https://, because others could read or change the data on its way")

@@ -144,15 +144,15 @@ class _Column:
             self._tokens.append(sum(map(count_tokens, texts)))
 
     def as_json(self, name: str, rows: int) -> dict[str, Any]:
-        missing = rows - sum(count for count, _ in self.types.values())
+        missing_count = rows - sum(count for count, _ in self.types.values())
         return {
             "name": name[:NAME_CHARS],
             "types": [
-                {"type": kind, "rows": count, "first": first}
-                for kind, (count, first) in sorted(self.types.items(), key=lambda item: -item[1][0])
+                {"type": kind, "rows": count, "first": first_number}
+                for kind, (count, first_number) in sorted(self.types.items(), key=lambda item: -item[1][0])
             ],
-            "missing": missing,
-            "first_missing": self.first_missing if missing else None,
+            "missing": missing_count,
+            "first_missing": self.first_missing if missing_count else None,
             "longest": self.longest,
             "tokens": _spread(self._tokens),
         }
@@ -182,12 +182,12 @@ def _spread(lengths: Sequence[int]) -> dict[str, int] | None:
     if not lengths:
         return None
     ordered = sorted(lengths)
-    last = len(ordered) - 1
+    last_index = len(ordered) - 1
     return {
         "least": ordered[0],
-        "median": ordered[last // 2],
-        "p95": ordered[round(last * 0.95)],
-        "most": ordered[last],
+        "median": ordered[last_index // 2],
+        "p95": ordered[round(last_index * 0.95)],
+        "most": ordered[last_index],
         "total": sum(ordered),
     }
 
@@ -202,7 +202,7 @@ def _lines(file: Any, report: RowReport) -> Iterator[tuple[int, bytes]]:
     while line := file.readline(MOST_LINE_BYTES):
         number += 1
         if len(line) == MOST_LINE_BYTES and not line.endswith(b"\n"):
-            while (more := file.readline(SKIPPED_BYTES)) and not more.endswith(b"\n"):
+            while (skipped_part := file.readline(SKIPPED_BYTES)) and not skipped_part.endswith(b"\n"):
                 pass
             report.stop(f"line {number} is not checked: it has more than {MOST_LINE_BYTES >> 20} MiB")
             continue
@@ -250,35 +250,35 @@ def _tables(delimiter: str) -> Callable[[Any, RowReport], Read]:
         records = csv.reader(lines, delimiter=delimiter, strict=True)
         names: list[str] | None = None
         while True:
-            first = lines.number + 1
+            first_number = lines.number + 1
             try:
                 record = next(records)
             except StopIteration:
                 return
             except UnicodeDecodeError as error:
-                yield first, None, _not_utf8(error)
+                yield first_number, None, _not_utf8(error)
                 continue
             except csv.Error as error:
-                yield first, None, f"the row is not CSV: {error}"
+                yield first_number, None, f"the row is not CSV: {error}"
                 continue
             if names is None:
                 names = record
                 if problem := _of_names(names, report):
-                    yield first, None, problem
+                    yield first_number, None, problem
             elif record and len(record) != len(names):
                 values = f"the row has {len(record)} values, and there are {len(names)} columns: {', '.join(names)}"
-                yield first, None, f"{values[:300]}. Put quotes around values that hold the delimiter"
+                yield first_number, None, f"{values[:300]}. Put quotes around values that hold the delimiter"
             elif record:
-                yield first, dict(zip(names, map(_cell, record), strict=True)), None
+                yield first_number, dict(zip(names, map(_cell, record), strict=True)), None
 
     return read
 
 
 def _of_names(names: Sequence[str], report: RowReport) -> str | None:
     """Returns the problem of the header line, or None. A header that looks like values only gets a note."""
-    twice = next((name for index, name in enumerate(names) if name in names[:index]), None)
-    if twice is not None:
-        return f"the first line names the column {twice[:NAME_CHARS]!r} twice"
+    repeated_name = next((name for index, name in enumerate(names) if name in names[:index]), None)
+    if repeated_name is not None:
+        return f"the first line names the column {repeated_name[:NAME_CHARS]!r} twice"
     if len(names) == 1 and (delimiter := next((mark for mark in ";\t|" if mark in names[0]), None)):
         report.notes.append(
             f"there is one column, and its name contains {delimiter!r}. If this character is the delimiter, set it: "

@@ -27,14 +27,14 @@ class RowForms:
         if not self._forms:
             return None
         problems_by_form = [(form, violations(form, row)) for form in self._forms]
-        if fitting := next((form for form, problems in problems_by_form if not problems), None):
-            self._forms = [fitting]
+        if fitting_form := next((form for form, problems in problems_by_form if not problems), None):
+            self._forms = [fitting_form]
             return None
         form, problems = min(problems_by_form, key=lambda pair: _distance(pair[0], row, pair[1]))
         if _missing(form, row):
             return self._wrong(_no_column(form, row))
-        column, _, inside = problems[0].pointer.removeprefix("/").partition("/")
-        return self._wrong(f"column {column!r}{f', at {inside},' if inside else ''} {problems[0].detail}")
+        column, _, inner_pointer = problems[0].pointer.removeprefix("/").partition("/")
+        return self._wrong(f"column {column!r}{f', at {inner_pointer},' if inner_pointer else ''} {problems[0].detail}")
 
     def problem_of_columns(self, columns: Iterable[str]) -> Problem | None:
         """Returns None if a format needs only these columns. Else names a missing column of the most similar format."""
@@ -50,8 +50,8 @@ class RowForms:
 
 def _distance(form: Schema, row: Mapping[str, Any], problems: Sequence[Problem]) -> tuple[int, ...]:
     """Returns a sort key that is smallest for the format with the most columns in common with the row."""
-    missing = len(_missing(form, row))
-    return missing - len(form["required"]), missing, len(problems)
+    missing_count = len(_missing(form, row))
+    return missing_count - len(form["required"]), missing_count, len(problems)
 
 
 def _missing(form: Schema, row: Mapping[str, Any]) -> list[str]:

@@ -44,10 +44,10 @@ ROOTS = ("data://", "models://")
 """The roots that a component's path may begin with. The path is resolved below its root and nowhere else."""
 
 
-def broken_rules(spec: JobSpec, wrong: Collection[str] = ()) -> Iterator[Problem]:
-    """Yields a problem for each broken rule. `wrong` has the pointers of values that are left out of the spec."""
+def broken_rules(spec: JobSpec, wrong_pointers: Collection[str] = ()) -> Iterator[Problem]:
+    """Yields a problem for each broken rule. `wrong_pointers` name values that are left out of the spec."""
     for rule, places in _RULES.items():
-        if not wrong or not any(is_nested(place, pointer) for place in places for pointer in wrong):
+        if not wrong_pointers or not any(is_nested(place, pointer) for place in places for pointer in wrong_pointers):
             yield from rule(spec)
 
 
@@ -290,9 +290,11 @@ def _without_root(argument: ArgumentText) -> Problem:
         if argument.text.startswith(("/", "~"))
         else argument.text.lstrip("./")
     )
-    near = (root + below_root)[:80]
+    suggestion = (root + below_root)[:80]
     hint = (
-        f"put the file below {root} on the nodes, or upload it" if "://" in argument.text else f"did you mean {near!r}?"
+        f"put the file below {root} on the nodes, or upload it"
+        if "://" in argument.text
+        else f"did you mean {suggestion!r}?"
     )
     if root == "models://" and "://" not in argument.text:
         hint += " models:// is the models folder on the nodes. A model of a hub is hub://NAME"

@@ -48,19 +48,19 @@ def job_schema(reference: str = "#/$defs/{model}") -> Schema:
 
 def _training(properties: Schema) -> Schema:
     """Returns the arguments that a spec takes, with their meanings. Older names are marked as deprecated."""
-    meaning = meanings(Seq2SeqTrainingArguments)
+    descriptions = meanings(Seq2SeqTrainingArguments)
     generation = TypeAdapter(GenerationFields).json_schema()["properties"]
     return {
-        name: {**described, "description": meaning[name]} if name in meaning else described
-        for name, described in {**properties, **generation}.items()
+        name: {**schema, "description": descriptions[name]} if name in descriptions else schema
+        for name, schema in {**properties, **generation}.items()
         if name not in SERVER_OWNED
     } | {name: _older(name) for name in LEGACY}
 
 
 def _older(name: str) -> Schema:
-    old = LEGACY[name]
-    described: Schema = {"deprecated": True, "description": f"An older name. Instead: {old.instead}."}
-    return {**described, "enum": list(old.neutral)} if isinstance(old, RemovedArgument) else described
+    argument = LEGACY[name]
+    schema: Schema = {"deprecated": True, "description": f"An older name. Instead: {argument.instead}."}
+    return {**schema, "enum": list(argument.neutral)} if isinstance(argument, RemovedArgument) else schema
 
 
 _STANDARD = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
@@ -80,7 +80,7 @@ def standard(schema: Any) -> Any:
     return {names.get(name, name): standard(value) for name, value in schema.items()}
 
 
-def _also(definitions: dict[str, Schema], reference: str, name: str, *short: Schema) -> None:
-    long, moved = definitions[name], f"{name}Object"
-    forms = [*short, {"$ref": reference.format(model=moved)}]
-    definitions |= {moved: long, name: {"anyOf": forms, "description": long["description"]}}
+def _also(definitions: dict[str, Schema], reference: str, name: str, *short_forms: Schema) -> None:
+    long_schema, long_name = definitions[name], f"{name}Object"
+    forms = [*short_forms, {"$ref": reference.format(model=long_name)}]
+    definitions |= {long_name: long_schema, name: {"anyOf": forms, "description": long_schema["description"]}}

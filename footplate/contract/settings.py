@@ -27,23 +27,23 @@ class Settings(BaseModel):
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         source = _with_new_names(os.environ if environ is None else environ)
         values = {name: source[variable(name)] for name in cls.model_fields if source.get(variable(name))}
-        wrong, cause = unknown(source), None
+        sentences, cause = unknown(source), None
         try:
             settings = cls.model_validate(values)
         except ValidationError as error:
-            wrong, cause = wrong + [sentence(detail) for detail in error.errors()], error
-        if wrong:
-            raise SettingsError("\n".join(wrong)) from cause
+            sentences, cause = sentences + [sentence(detail) for detail in error.errors()], error
+        if sentences:
+            raise SettingsError("\n".join(sentences)) from cause
         return settings
 
 
 def _with_new_names(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns the variables under their current names, and logs older names. A value under the current name wins."""
     variables = dict(environ)
-    for old, new in RENAMED.items():
-        if value := environ.get(PREFIX + old):
-            log.warning("%s%s is the older name of %s%s: rename it", PREFIX, old, PREFIX, new)
-            variables[PREFIX + new] = environ.get(PREFIX + new) or value
+    for old_name, new_name in RENAMED.items():
+        if value := environ.get(PREFIX + old_name):
+            log.warning("%s%s is the older name of %s%s: rename it", PREFIX, old_name, PREFIX, new_name)
+            variables[PREFIX + new_name] = environ.get(PREFIX + new_name) or value
     return variables
 
 

@@ -25,10 +25,10 @@ from footplate.contract.arguments.legacy import LEGACY, modernized
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.body import keys_of, pointer_to
 from footplate.contract.errors import Problem
+from footplate.contract.fields import Json
 from footplate.contract.hub import hub_name, is_hub_name, of_data
 from footplate.contract.two_places import unite
 
-Json = dict[str, Any]
 Place = tuple[str | int, ...]
 """The keys and indexes that lead from the root of a spec to a value."""
 
@@ -66,17 +66,17 @@ class LongForm:
         A value inside a short form gets the pointer of the short form: `/model/use` of `"model": "toy/mlp"` becomes
         `/model`. A field that the body lacks, such as `/data`, keeps its pointer.
         """
-        for long, short in self.origins.items():
-            if pointer == long or pointer.startswith(long + "/"):
-                pointer = short + pointer[len(long) :]
+        for long_pointer, short_pointer in self.origins.items():
+            if pointer == long_pointer or pointer.startswith(long_pointer + "/"):
+                pointer = short_pointer + pointer[len(long_pointer) :]
                 break
-        here: Any = self.body
+        node: Any = self.body
         nearest = ""
         for key in keys_of(pointer):
-            if isinstance(here, list) and key.isdecimal() and int(key) < len(here):
-                here = here[int(key)]
-            elif isinstance(here, dict):
-                here = here.get(key)
+            if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+                node = node[int(key)]
+            elif isinstance(node, dict):
+                node = node.get(key)
             else:
                 break
             nearest += pointer_to(key)
@@ -126,7 +126,9 @@ def _modern(training: Json, long: LongForm) -> Json:
     for name, detail in modern.clashes.items():
         long.problems.append(Problem(f"/training/{name}", "disagreement", detail, "keep one of the two"))
     for name, names in modern.mapped.items():
-        long.origins |= {f"/training/{new}": f"/training/{name}" for new in names if new not in training}
+        long.origins |= {
+            f"/training/{present_name}": f"/training/{name}" for present_name in names if present_name not in training
+        }
     return modern.values
 
 

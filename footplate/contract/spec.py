@@ -192,34 +192,34 @@ def accept(value: object, catalogue: Catalogue | None = None) -> Accepted:
     long = long_form(value)
     training, problems = _training(long.document.get("training", {}))
     document = {**long.document, "training": training}
-    wrong = {problem.pointer for problem in problems}
-    types: list[Problem] = []
+    wrong_pointers = {problem.pointer for problem in problems}
+    type_problems: list[Problem] = []
     spec: JobSpec | None
     try:
         spec = JobSpec.model_validate(document)
     except ValidationError as error:
-        types = list(explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE))
+        type_problems = list(explain(error, path=_without_tags, model_at=_model_at, elsewhere=_ELSEWHERE))
         # Rules are not checked if the answer already has as many problems as it may have, because that would take long.
-        spec = None if len(types) == MAX_PROBLEMS else _without_wrong_values(document, error, wrong)
+        spec = None if len(type_problems) == MAX_PROBLEMS else _without_wrong_values(document, error, wrong_pointers)
     if spec is not None:
-        problems += _outside_of(wrong, broken_rules(spec, wrong))
-    reported = [*long.problems, *long.located([*problems, *types])]
+        problems += _outside_of(wrong_pointers, broken_rules(spec, wrong_pointers))
+    reported = [*long.problems, *long.located([*problems, *type_problems])]
     if spec is not None and catalogue is not None:
         pointers = {problem.pointer for problem in reported}
-        lacking = long.located(_outside_of(wrong, catalogue.problems(spec)))
-        reported += [problem for problem in lacking if problem.pointer not in pointers]
+        catalogue_problems = long.located(_outside_of(wrong_pointers, catalogue.problems(spec)))
+        reported += [problem for problem in catalogue_problems if problem.pointer not in pointers]
     if spec is None or reported:
         raise InvalidSpec(with_next_steps(unique(reported), value))
     return Accepted(spec, long)
 
 
-def _outside_of(wrong: Collection[str], problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yields the problems outside of the `wrong` values, which were left out of the checked spec.
+def _outside_of(wrong_pointers: Collection[str], problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Yields the problems outside of the wrong values, which were left out of the checked spec.
 
     A problem inside of a wrong value may be false. For example, a field may be missing only because it was left out.
     """
     for problem in islice(problems, MAX_PROBLEMS):
-        if not any(is_nested(problem.pointer, pointer) for pointer in wrong):
+        if not any(is_nested(problem.pointer, pointer) for pointer in wrong_pointers):
             yield problem
 
 
@@ -234,11 +234,11 @@ def _training(values: object) -> tuple[TrainingArguments, list[Problem]]:
     return good_arguments({})[0], [problem]
 
 
-def _without_wrong_values(document: dict[str, Any], error: ValidationError, wrong: set[str]) -> JobSpec:
+def _without_wrong_values(document: dict[str, Any], error: ValidationError, wrong_pointers: set[str]) -> JobSpec:
     """Returns the spec without its wrong values, so that other mistakes can be reported at the same time.
 
-    Adds the pointer of each value that is left out to `wrong`. An object that lacks a required
-    value is left out, too.
+    Adds the pointer of each value that is left out to `wrong_pointers`. An object that lacks a required value is left
+    out, too.
     """
     document = deepcopy(document)
     for tries in count():
@@ -246,7 +246,7 @@ def _without_wrong_values(document: dict[str, Any], error: ValidationError, wron
             path = _without_tags(detail["loc"])
             if detail["type"] != "extra_forbidden":
                 path = _left_out_with(path[:-1] if detail["type"] == "missing" or path[-1] == "[key]" else path)
-            _leave_out(document, path if tries < MAX_DEPTH else path[:1], wrong)
+            _leave_out(document, path if tries < MAX_DEPTH else path[:1], wrong_pointers)
         try:
             return JobSpec.model_validate(document)
         except ValidationError as next_error:
@@ -263,13 +263,13 @@ def _left_out_with(path: Path) -> Path:
     return path if index is None else path[: index + 1] if path[:index] in _STAND_INS else path[:index]
 
 
-def _leave_out(document: dict[str, Any], path: Path, wrong: set[str]) -> None:
+def _leave_out(document: dict[str, Any], path: Path, wrong_pointers: set[str]) -> None:
     holder: Any = document
     for key in path[:-1]:
         holder = holder.get(key) if isinstance(holder, dict) else holder[int(key)]
         if not isinstance(holder, dict | list):
             return
-    wrong.add(pointer_to(*path))
+    wrong_pointers.add(pointer_to(*path))
     if isinstance(holder, list):
         holder[int(path[-1])] = dict(_STAND_INS[path[:-1]])
     else:

@@ -18,12 +18,11 @@ from footplate.contract.arguments import TrainingArguments, deepspeed
 from footplate.contract.arguments.fsdp import FsdpConfig
 from footplate.contract.body import pointer_to
 from footplate.contract.errors import Problem
+from footplate.contract.fields import Json
 from footplate.contract.machine import DeepSpeed, Fsdp
 
 if TYPE_CHECKING:
     from footplate.contract.spec import JobSpec
-
-Json = dict[str, Any]
 
 STRATEGY = "/resources/strategy"
 SET_PROCESSES = 'set the number of processes, such as "processes_per_node": 2 or "gpus_per_node": 2'

@@ -41,9 +41,9 @@ def read_trace_settings(environ: Mapping[str, str]) -> TraceSettings:
         return TraceSettings(False, None)
     endpoint = next((name for name in ENDPOINTS if name in variables), None)
     exporter = variables.get(EXPORTER, "otlp" if endpoint else "none")
-    hindered = [*_hindered(variables, exporter, endpoint or EXPORTER)] if exporter != "none" else []
-    wrong = "; ".join([*hindered, *_without_effect(variables)]) or None
-    return TraceSettings(exporter != "none" and not hindered, wrong)
+    obstacles = [*_hindered(variables, exporter, endpoint or EXPORTER)] if exporter != "none" else []
+    reasons = "; ".join([*obstacles, *_without_effect(variables)]) or None
+    return TraceSettings(exporter != "none" and not obstacles, reasons)
 
 
 def parts_of(traceparent: object) -> tuple[str, str, str] | None:
@@ -72,8 +72,8 @@ def _hindered(variables: Mapping[str, str], exporter: str, variable: str) -> Ite
     protocol = next((name for name in PROTOCOLS if name in variables), None)
     if protocol and variables[protocol] != "http/protobuf":
         yield f"{protocol}={variables[protocol]} is not supported, so no trace is sent: use http/protobuf, at port 4318"
-    if missing := [name for name in NEEDED if not _is_there(name)]:
-        yield f"{variable} is set, but {missing[0]} is not installed, so no trace is sent: {INSTALL}"
+    if missing_modules := [name for name in NEEDED if not _is_there(name)]:
+        yield f"{variable} is set, but {missing_modules[0]} is not installed, so no trace is sent: {INSTALL}"
 
 
 def _without_effect(variables: Mapping[str, str]) -> Iterator[str]:

@@ -12,9 +12,8 @@ from typing import Any
 from footplate.contract.arguments.fsdp import options_of_words
 from footplate.contract.errors import Problem
 from footplate.contract.explain import kind_of
+from footplate.contract.fields import Json
 from footplate.contract.ids import is_id
-
-Json = dict[str, Any]
 
 
 def unite(document: Json, training: Json, origins: dict[str, str]) -> list[Problem]:

@@ -43,8 +43,8 @@ def unknown(environ: Mapping[str, str]) -> list[str]:
     for name, value in sorted(values.items()):
         is_ours = name in SETTINGS | RENAMED.keys() | OF_TESTS | {DROP_IN.removeprefix(PREFIX)}
         if not (is_ours or name.startswith(OF_SECRETS) or _OF_KUBERNETES.fullmatch(f"{name}={value}")):
-            near = get_close_matches(name, SETTINGS, n=1, cutoff=0.6)
-            instead = "unset it, or look for the one you mean in docs/reference/settings.md."
-            hint = f"did you mean {PREFIX}{near[0]}?" if near else instead
+            nearest_names = get_close_matches(name, SETTINGS, n=1, cutoff=0.6)
+            advice = "unset it, or look for the one you mean in docs/reference/settings.md."
+            hint = f"did you mean {PREFIX}{nearest_names[0]}?" if nearest_names else advice
             sentences.append(f"{PREFIX}{name} is not a setting: {hint}")
     return sentences

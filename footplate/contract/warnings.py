@@ -21,8 +21,8 @@ def warnings_of(accepted: Accepted) -> list[SpecWarning]:
 
 def _older_names(training: dict[str, Any]) -> Iterator[SpecWarning]:
     for name in training:
-        if isinstance(old := LEGACY.get(name), RenamedArgument):
-            detail = f"{name} is an older name. Stored instead: {old.instead}"
+        if isinstance(removed_argument := LEGACY.get(name), RenamedArgument):
+            detail = f"{name} is an older name. Stored instead: {removed_argument.instead}"
             yield SpecWarning(code="older_name", pointer=f"/training/{name}", detail=detail)
 
 

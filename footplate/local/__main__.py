@@ -38,7 +38,7 @@ def main() -> int:
         print(f"footplate: FOOTPLATE_HOME: {error}", file=sys.stderr)
         return 2
     if options.port is None:
-        options.port = _port_from(os.environ)
+        options.port = _port_of_environment()
     try:
         return up(options)
     except Failed as error:
@@ -58,9 +58,9 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _port_from(environment: os._Environ[str]) -> int | None:
+def _port_of_environment() -> int | None:
     """Returns the port that the operator has set, or None. Only the default may be replaced by a free port."""
-    if not (text := environment.get("FOOTPLATE_PORT")):
+    if not (text := os.environ.get("FOOTPLATE_PORT")):
         return None
     try:
         return _port(text)

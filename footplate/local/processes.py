@@ -38,10 +38,10 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """Receives signals: `asked` is set by the first signal to stop, and `now` by a second Ctrl-C.
+    """Receives signals. The first one sets `is_requested`, and a second Ctrl-C sets `is_immediate`.
 
-    A second SIGTERM does not set `now`. If `make` passes on a SIGTERM that the whole process group has received, the
-    two signals are one request to stop.
+    A second SIGTERM does not. If `make` passes on a SIGTERM that the whole process group has received, the two signals
+    are one request to stop.
     """
 
     is_requested = False

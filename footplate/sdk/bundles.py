@@ -12,9 +12,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from footplate.contract.bundles import MAX_BYTES, MAX_ENTRIES, MAX_UNPACKED_BYTES, MIB
-from footplate.errors import InvalidRequest, NotFound
+from footplate.errors import InvalidRequest, NotFound, invalid
 from footplate.sdk.models import Bundle
-from footplate.sdk.request import ApiRequest, invalid, listed, path_segment, send, send_for
+from footplate.sdk.request import ApiRequest, listed, path_segment, send, send_for
 from footplate.sdk.wire import Wire
 
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})

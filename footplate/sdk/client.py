@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx2
-from pydantic import RootModel
 
+from footplate.contract.components import Catalogue
 from footplate.contract.events import Event
 from footplate.sdk.blocking import Blocking, Bundles, Files, Jobs, Keys, Webhooks, waits, yields
 from footplate.sdk.bundles import AsyncBundles
@@ -34,12 +34,6 @@ from footplate.sdk.settings import http_arguments, open_http_client
 from footplate.sdk.uploads import AsyncFiles
 from footplate.sdk.webhooks import AsyncWebhooks
 from footplate.sdk.wire import AsyncWire, BlockingWire, OnBytes, Wire
-
-Components = dict[str, dict[str, Component]]
-
-
-class Catalogue(RootModel[Components]):
-    """The components that a spec may name, by group and name."""
 
 
 class Operations:
@@ -72,6 +66,8 @@ class Operations:
         filters = {"tag": tag, "state": comma_separated(state), "kinds": comma_separated(kinds), "max_hz": max_hz}
         follows_more = jobs is None or tag is not None or state is not None
         positions = EventPositions(cursors=cursors, filters=filters, follows_more=follows_more, patience=self._patience)
+        if not (cursors or follows_more):
+            positions.end = "all"  # The service streams every job if no job is named.
         return follow(self._wire, "/stream", positions)
 
     async def compare(
@@ -105,7 +101,7 @@ class Operations:
         """Returns the queued jobs in the order in which the service tries to start them, or only the entry of `job`."""
         return await all_resources(QueuedJob, self._wire, "/queue", job=job, limit=1000)
 
-    async def components(self) -> Components:
+    async def components(self) -> dict[str, dict[str, Component]]:
         """Returns the components that a spec may name, by group and name. Empty until a node has announced them."""
         return (await send_for(Catalogue, self._wire, ApiRequest("GET", "/components"))).root
 

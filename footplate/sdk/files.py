@@ -16,7 +16,7 @@ from zlib import crc32
 
 import httpx2
 
-from footplate.errors import DownloadFailed, NotFound
+from footplate.errors import DownloadFailed, not_found
 from footplate.sdk.models import Output
 from footplate.sdk.request import (
     RETRIED_STATUSES,
@@ -67,8 +67,7 @@ class AsyncOutputs:
         chosen_outputs = [output for output in outputs if only is None or output.path in only]
         if missing_paths := set(only or ()) - {output.path for output in chosen_outputs}:
             names = ", ".join(output.path for output in outputs) or "nothing"
-            detail = f"the job has no output {sorted(missing_paths)[0]!r}; it has: {names}"
-            raise NotFound(404, {"code": "not_found", "detail": detail})
+            raise not_found(f"the job has no output {sorted(missing_paths)[0]!r}; it has: {names}")
         remote_files = [
             RemoteFile(f"{self._path}/{quote(output.path)}", output.path, output.bytes) for output in chosen_outputs
         ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from footplate.contract.errors import did_you_mean
 from footplate.contract.ids import is_id
-from footplate.errors import NotFound
+from footplate.errors import invalid, not_found
 from footplate.sdk.models import JobInfo
-from footplate.sdk.request import ApiRequest, invalid, listed, send_for
+from footplate.sdk.request import ApiRequest, listed, send_for
 from footplate.sdk.wire import Wire
 
 NEWEST = "@last"
@@ -25,7 +25,7 @@ async def find(wire: Wire, word: str) -> JobInfo:
     if word == NEWEST:
         async for job in listed(JobInfo, wire, "/jobs", 1):
             return job
-        raise _not_found("there is no job yet", "footplate submit creates one")
+        raise not_found("there is no job yet", "footplate submit creates one")
     jobs = [job async for job in listed(JobInfo, wire, "/jobs", 4, name=word)] if 0 < len(word) <= LONGEST else []
     jobs = jobs or await _matches_by_id(wire, word)
     if len(jobs) == 1:
@@ -45,12 +45,10 @@ async def _matches_by_id(wire: Wire, word: str) -> list[JobInfo]:
         return matches
     if suggestion := did_you_mean(word, {job.name for job in newest if job.name}):
         hint = suggestion
+    elif len(newest) == SEARCHED:
+        hint = f"`footplate ls` lists jobs; only the newest {SEARCHED:,} were searched"
     elif newest:
-        hint = f"`footplate ls` lists the newest jobs; {len(newest)} were searched"
+        hint = "`footplate ls` lists the jobs"
     else:
         hint = "there is no job yet: submit one"
-    raise _not_found(f"no job has the id or name {word[:LONGEST]!r}", hint)
-
-
-def _not_found(detail: str, hint: str) -> NotFound:
-    return NotFound(404, {"code": "not_found", "detail": detail, "hint": hint})
+    raise not_found(f"no job has the id or name {word[:LONGEST]!r}", hint)

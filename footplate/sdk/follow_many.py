@@ -39,18 +39,18 @@ class EventPositions(EventPosition):
         self.since = frame.get("since", self.since)
         if (job := frame.get("job")) is None:
             return
-        last = self.cursors.get(job, self.ended.get(job, 0))
+        last_no = self.cursors.get(job, self.ended.get(job, 0))
         for row in frame.get("events", ()):
-            if row["no"] <= last:
+            if row["no"] <= last_no:
                 continue
-            last = self._advance(job, row["no"])
+            last_no = self._advance(job, row["no"])
             if event := read_event(row):
                 yield event
-        last = max(last, frame.get("caught_up", 0), frame.get("last", 0))
+        last_no = max(last_no, frame.get("caught_up", 0), frame.get("last", 0))
         if "end" in frame:
-            self._finish(job, last)
-        elif last > self.ended.get(job, 0):
-            self._advance(job, last)
+            self._finish(job, last_no)
+        elif last_no > self.ended.get(job, 0):
+            self._advance(job, last_no)
 
     def _advance(self, job: str, no: int) -> int:
         """Stores the position after a new event. The job counts as running again, because it may have been resumed."""
@@ -58,9 +58,9 @@ class EventPositions(EventPosition):
         self.cursors[job] = no
         return no
 
-    def _finish(self, job: str, last: int) -> None:
+    def _finish(self, job: str, last_no: int) -> None:
         self.cursors.pop(job, None)
-        self.ended[job] = last
+        self.ended[job] = last_no
         if len(self.ended) > MOST_REMEMBERED:
             del self.ended[next(iter(self.ended))]
         if not (self.follows_more or self.cursors):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
 
 from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.jobs import PredictionList
-from footplate.errors import JobCancelled, JobFailed
+from footplate.errors import JobCancelled, JobFailed, invalid
 from footplate.sdk.checkpoints import AsyncCheckpoints
 from footplate.sdk.files import AsyncOutputs
 from footplate.sdk.finding import find
@@ -34,7 +34,6 @@ from footplate.sdk.notebook import LiveCell, job_card, job_table, plot
 from footplate.sdk.request import (
     ApiRequest,
     all_resources,
-    invalid,
     listed,
     read,
     send,
@@ -135,8 +134,11 @@ class JobView:
         return job_card(self)
 
     def __repr__(self) -> str:
-        step_text = f" step {self.progress.step}/{self.progress.max_steps}" if self.progress else ""
-        return f"<{type(self).__name__} {self.id} {self.state}{step_text}>"
+        words = [type(self).__name__, self.id, self.state]
+        if (progress := self.progress) is not None:
+            # A loop of one's own may not say how many steps it will take.
+            words.append(f"step {progress.step}" + (f"/{progress.max_steps}" if progress.max_steps else ""))
+        return f"<{' '.join(words)}>"
 
 
 class AsyncJobs:
@@ -367,7 +369,7 @@ class AsyncJob(JobView):
 
         With `follow`, also yields new lines until the job has ended.
         """
-        follow_lines = (lambda last: self.events(after=last, kinds="line")) if follow else None
+        follow_lines = (lambda last_no: self.events(after=last_no, kinds="line")) if follow else None
         return printed_lines(self._wire, self._path, follow_lines, after, stream=stream, rank=rank, grep=grep)
 
     async def watch(self) -> Self:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx2
 from pydantic import BaseModel, ValidationError
 
-from footplate.errors import InvalidRequest, Unreachable, of_answer
+from footplate.errors import Unreachable, invalid, of_answer
 from footplate.sdk.wire import Wire
 
 Resource = TypeVar("Resource", bound=BaseModel)
@@ -135,27 +135,21 @@ async def paged(wire: Wire, path: str, *, cursor_name: str = "cursor", **params:
         params = {**params, cursor_name: cursor}
 
 
-async def resources(kind: type[Resource], wire: Wire, path: str, **params: Any) -> AsyncGenerator[Resource, None]:
-    """Yields the resources of a list. Pages are requested as they are needed."""
-    async for row in paged(wire, path, **params):
-        yield read(kind, row)
-
-
 async def listed(
     kind: type[Resource], wire: Wire, path: str, most: int | None = None, **params: Any
 ) -> AsyncGenerator[Resource, None]:
-    """Yields the resources of a long list, or the first `most` of them."""
+    """Yields the resources of a long list, or the first `most` of them. Pages are requested as they are needed."""
     remaining_count = math.inf if most is None else most
     if remaining_count <= 0:
         return
-    async for resource in resources(kind, wire, path, limit=int(min(remaining_count, ROWS_PER_PAGE)), **params):
-        yield resource
+    async for row in paged(wire, path, limit=int(min(remaining_count, ROWS_PER_PAGE)), **params):
+        yield read(kind, row)
         if (remaining_count := remaining_count - 1) == 0:
             return
 
 
 async def all_resources(kind: type[Resource], wire: Wire, path: str, **params: Any) -> list[Resource]:
-    return [resource async for resource in resources(kind, wire, path, **params)]
+    return [read(kind, row) async for row in paged(wire, path, **params)]
 
 
 def read(kind: type[Resource], fields: Any) -> Resource:
@@ -191,11 +185,6 @@ def pause_seconds(try_number: int, retry_after: str | None = None) -> float:
     requested_seconds = float(retry_after) if retry_after and retry_after.strip().isdigit() else 0.0
     seconds = max(requested_seconds, FIRST_PAUSE_SECONDS * 2.0 ** min(try_number - 1, 10))
     return min(seconds, LONGEST_PAUSE_SECONDS) * (1.0 + random() / 4)
-
-
-def invalid(code: str, detail: str, hint: str | None = None) -> InvalidRequest:
-    """Returns the error for a mistake that is found before a request is sent."""
-    return InvalidRequest(422, {"code": code, "detail": detail, "hint": hint})
 
 
 def document_of(answer: httpx2.Response) -> Any:

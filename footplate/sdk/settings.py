@@ -36,10 +36,13 @@ def url_of_up() -> str | None:
 
     Raises SettingsError while it starts, because the default address may be another server's.
     """
+    try:
+        home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate"))
+    except ValueError as error:
+        raise SettingsError(f"FOOTPLATE_HOME: {error}") from error
     with suppress(OSError, ValueError, LookupError, TypeError, ImportError):
         import fcntl  # Windows has none, and no `footplate up` either.
 
-        home = Path(expanded(os.environ.get("FOOTPLATE_HOME") or ".footplate"))
         with (home / "up.lock").open() as lock:
             holder = json.loads(lock.read())
             with suppress(BlockingIOError):  # The process runs.
@@ -78,10 +81,11 @@ def _warn_of_another_user(url: str) -> None:
 def http_arguments(url: str | None, api_key: str | None, timeout: float, project: str | None = None) -> dict[str, Any]:
     """Returns the arguments of an httpx2 client: URL, key, project, timeout and the use of proxies."""
     settings = ClientSettings.from_environment()
-    url_of_launcher = None if url or "url" in settings.model_fields_set else url_of_up()
-    base_url = (url or url_of_launcher or settings.url).rstrip("/")
-    if not (url or url_of_launcher or "url" in settings.model_fields_set):
+    base_url = url or (settings.url if "url" in settings.model_fields_set else url_of_up())
+    if base_url is None:
+        base_url = settings.url
         _warn_of_another_user(base_url)
+    base_url = base_url.rstrip("/")
     if "://" not in base_url:
         base_url = f"http://{base_url}"
     if not _is_http_url(base_url):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx2
 
-from footplate.errors import DownloadFailed, NotFound
+from footplate.errors import DownloadFailed, NotFound, invalid
 from footplate.sdk.files import RemoteFile, fetch, sha256_of
 from footplate.sdk.models import UploadedFile
-from footplate.sdk.request import ApiRequest, invalid, listed, path_segment, send, send_for
+from footplate.sdk.request import ApiRequest, listed, path_segment, send, send_for
 from footplate.sdk.wire import OnBytes, Wire
 
 CHUNK_BYTES = 256 * 1024
@@ -36,11 +36,13 @@ class AsyncFiles:
 
         source = Path(path)
         name = source.name if name is None else name
-        if (kind := kind_of(name)) is None:
-            raise invalid("unknown_kind", *no_reader(name))
+        if source.is_dir():
+            raise invalid("not_a_file", f"{str(source)!r} is a folder", "name the files in it")
         if not stat.S_ISREG(source.stat().st_mode):
             detail = f"{str(source)!r} is not a regular file"
             raise invalid("not_a_file", detail, "write the rows to a file, which is read twice")
+        if (kind := kind_of(name)) is None:
+            raise invalid("unknown_kind", *no_reader(name))
         local_sha256 = await sha256_of(self._wire, source)
         try:
             stored_file = await self.get(file_id(local_sha256, kind))

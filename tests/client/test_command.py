@@ -205,13 +205,16 @@ def test_a_wrong_command_line_names_its_fix(
     assert out == ""
 
 
-@pytest.mark.parametrize("words", [["ls", "--limit", "-1"], ["webhooks", "deliveries", "hook", "--limit", "x"]])
-def test_an_invalid_limit_exits_with_2_and_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [["ls", "--limit", "-1"], ["webhooks", "deliveries", "hook", "--limit", "x"], ["watch", "@last", "--after", "-1"]],
+)
+def test_an_invalid_number_exits_with_2_and_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
 
     assert ended.value.code == 2
-    assert f"--limit: {words[-1]!r}" in capsys.readouterr().err
+    assert f"{words[-2]}: {words[-1]!r}" in capsys.readouterr().err
 
 
 def test_an_unreachable_service_exits_with_4_at_once(command: Command) -> None:

@@ -46,6 +46,13 @@ async def test_a_stream_of_jobs_reconnects_after_each_jobs_last_event() -> None:
     assert [request.url.params["jobs"] for request in wire.requests] == [f"{A},{B}", f"{B}:1"]
 
 
+async def test_a_stream_of_no_jobs_ends_without_a_request() -> None:
+    wire = FakeWire()
+
+    assert [event async for event in Operations(wire, "http://service.invalid", 600.0).stream([])] == []
+    assert wire.requests == []
+
+
 async def test_a_filtered_stream_reconnects_with_its_jobs_and_its_last_time() -> None:
     wire = FakeWire(
         answer({"since": "2026-01-01T12:00:00.000Z"}, events_of(A, 1), events_of(B, 1, 2), end_of(B, 2)),

@@ -34,6 +34,7 @@ from footplate.contract.events import Event
 from footplate.errors import InvalidRequest
 from footplate.local.home import hold, record_holder
 from footplate.sdk.bundles import packed
+from footplate.sdk.jobs import AsyncJob
 from footplate.sdk.models import Component, JobInfo
 from footplate.sdk.request import ApiRequest
 from footplate.sdk.uploads import AsyncFiles
@@ -203,6 +204,7 @@ def test_progress_is_printed_without_a_total_if_max_steps_is_unknown(max_steps: 
     job = JobInfo.model_validate({**JOB, "progress": {"step": 7, "max_steps": max_steps, "epoch": 0.0}})
 
     assert steps(job) == text
+    assert repr(AsyncJob(FakeWire(), job, patience=0.0)) == f"<AsyncJob {JOB['id']} queued step {text}>"
 
 
 def test_a_table_aligns_numbers_right_and_prints_a_message_if_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,6 +251,11 @@ def test_an_unknown_verb_prints_the_nearest_one_or_all(
 ) -> None:
     assert main(words) == 2
     assert f"footplate: there is no verb {message}" in capsys.readouterr().err
+
+
+def test_an_option_of_a_verb_before_the_verb_is_refused_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--url", "http://127.0.0.1:9", "ls"]) == 2
+    assert "'--url' follow the verb" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -372,6 +379,15 @@ def test_without_a_running_system_in_this_folder_the_client_uses_its_default(rec
         lock.write_text(record.replace("%d", str(os.getpid())))
 
     assert Client().url == "http://127.0.0.1:8080"
+
+
+def test_a_client_with_a_home_that_cannot_exist_does_not_use_the_default_address(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOOTPLATE_HOME", "~nobody-of-this-name/footplate")
+
+    with pytest.raises(SettingsError, match="FOOTPLATE_HOME: "):
+        Client()
 
 
 def test_the_client_refuses_to_guess_while_the_system_in_this_folder_starts(lock: Path) -> None:
@@ -520,6 +536,19 @@ def test_a_download_of_a_file_that_does_not_exist_makes_no_folder(
     assert not (tmp_path / "out").exists()
 
 
+def test_events_prints_a_message_if_no_event_matches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = {"data": [], "next_cursor": None, "last": 12}
+    answer_requests(
+        monkeypatch, "watch",
+        lambda request: httpx2.Response(200, json=events if request.url.path.endswith("/events") else JOB),
+    )  # fmt: skip
+
+    assert main(["events", str(JOB["id"]), "--kinds", "eval"]) == 0
+    assert f"no event matches; the state of {JOB['id']} is {JOB['state']}" in capsys.readouterr().err
+
+
 def test_a_job_that_is_named_twice_is_changed_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -561,6 +590,14 @@ def test_ls_columns_may_be_job_fields_or_metrics(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main(["ls", "--columns", "job,,state"])
     assert "'job,,state'" in capsys.readouterr().err
+
+
+def test_a_cell_that_ends_with_an_ellipsis_itself_does_not_count_as_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("NAME", "STATE"), [("a run, the second …", "queued")], empty_text="")
+
+    output = capsys.readouterr()
+    assert output.out.splitlines()[1] == "a run, the second …  queued"
+    assert output.err == ""
 
 
 def test_a_table_shortens_long_cells_before_it_leaves_columns_out(
@@ -704,6 +741,15 @@ async def test_a_named_pipe_is_left_out_of_a_bundle_and_refused_as_rows(tmp_path
     assert ZipFile(io.BytesIO(packed(tmp_path))).namelist() == ["train.py"]
     with pytest.raises(InvalidRequest, match="not a regular file"):
         await AsyncFiles(FakeWire()).upload(tmp_path / "rows.jsonl")
+
+
+async def test_an_upload_of_a_folder_or_of_a_missing_file_is_not_refused_for_its_suffix(tmp_path: Path) -> None:
+    files = AsyncFiles(FakeWire())
+
+    with pytest.raises(InvalidRequest, match="is a folder"):
+        await files.upload(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        await files.upload(tmp_path / "rows")
 
 
 def test_a_code_folder_that_is_too_large_is_refused_with_its_largest_entries(tmp_path: Path) -> None:

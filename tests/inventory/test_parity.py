@@ -16,7 +16,7 @@ import transformers
 from transformers.trainer_callback import CallbackHandler as TheirHandler
 
 import footplate
-from docs.generate import OTHER_DEFAULTS, OURS
+from docs.parity_page import OTHER_DEFAULTS, OURS
 from footplate.contract.arguments import NOT_YET
 from footplate.contract.arguments.legacy import LEGACY, RemovedArgument, RenamedArgument
 from footplate.contract.arguments.not_supported import CHOICES_NOT_YET
@@ -47,7 +47,7 @@ def test_every_argument_of_hugging_face_works_or_is_declined() -> None:
 def test_a_default_is_hugging_faces_or_differs_for_a_stated_reason(name: str) -> None:
     same = default(FIELDS[name]) == default(THEIRS[name])
 
-    assert same != (name in OTHER_DEFAULTS), "say why in docs/generate.py"
+    assert same != (name in OTHER_DEFAULTS), "say why in docs/parity_page.py"
 
 
 @pytest.mark.parametrize("name", sorted(set(THEIRS) & set(NOT_YET)))

@@ -186,11 +186,11 @@ def _not_taken(config: Json) -> Iterator[Problem]:
 
 def fsdp_config(fields: Json) -> Json:
     """Returns the FSDP settings of Accelerate's config under the names of the argument fsdp_config."""
-    plain = {name.removeprefix("fsdp_"): value for name, value in fields.items() if value is not None}
-    for old, new in (("offload_params", "cpu_offload"), ("sharding_strategy", "reshard_after_forward")):
-        if old in plain:
-            plain.setdefault(new, plain.pop(old))
-    return plain
+    options = {name.removeprefix("fsdp_"): value for name, value in fields.items() if value is not None}
+    for older_name, newer_name in (("offload_params", "cpu_offload"), ("sharding_strategy", "reshard_after_forward")):
+        if older_name in options:
+            options.setdefault(newer_name, options.pop(older_name))
+    return options
 
 
 def zero_config(fields: Json) -> Json:

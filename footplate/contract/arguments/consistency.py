@@ -78,14 +78,14 @@ def _may_not_save_the_best(args: TrainingArguments) -> bool:
     return args.load_best_model_at_end and is_by_steps and not _is_multiple(args.save_steps, args.eval_steps or 0)
 
 
-def _is_multiple(whole: float, part: float) -> bool:
-    """Returns True if `whole` is a multiple of `part`. Each is a number of steps, or below 1 a share of all steps.
+def _is_multiple(number: float, divisor: float) -> bool:
+    """Returns True if `number` is a multiple of `divisor`. Each is a number of steps, or below 1 a share of all steps.
 
     A number is never a multiple of a share, because the number of all steps is not known here.
     """
-    if part == 0 or (whole < 1) != (part < 1):
-        return part == 0
-    return round(whole * 1_000_000) % round(part * 1_000_000) == 0
+    if divisor == 0 or (number < 1) != (divisor < 1):
+        return divisor == 0
+    return round(number * 1_000_000) % round(divisor * 1_000_000) == 0
 
 
 def _has_options_of_fsdp(args: TrainingArguments) -> bool:

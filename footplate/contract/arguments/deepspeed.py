@@ -127,14 +127,14 @@ def _never_tried(config: Config) -> Iterator[tuple[str, str]]:
             if name in names or (not path and name in _OURS):
                 continue
             if name in _NEWER:
-                why = f"which is an older name: {_NEWER[name]}"
-            elif near := get_close_matches(name[:80], names, n=1, cutoff=_TYPO):
-                why = f"which DeepSpeed would ignore: did you mean {near[0]!r}?"
+                reason = f"which is an older name: {_NEWER[name]}"
+            elif nearest_names := get_close_matches(name[:80], names, n=1, cutoff=_TYPO):
+                reason = f"which DeepSpeed would ignore: did you mean {nearest_names[0]!r}?"
             elif value is None or value is False or _enabled(value) is False:
                 continue
             else:
-                why = "which is not tested: leave it out of the config"
-            yield where, f"deepspeed's config has {where!r}, {why}"
+                reason = "which is not tested: leave it out of the config"
+            yield where, f"deepspeed's config has {where!r}, {reason}"
 
 
 def _at(config: Config, path: str) -> Any:

@@ -75,8 +75,10 @@ class FsdpConfig:
         if version not in (1, 2):
             raise ValueError(f"fsdp_config's version is {version}: use 1 or 2")
         options = {**options_of_words(words), **options}
-        if version == 2 and (old := [name for name in _OF_FSDP1 if name in options]):
-            raise ValueError(f"fsdp_config has {', '.join(old)}, which only FSDP 1 has, not version 2: leave it out")
+        if version == 2 and (fsdp1_names := [name for name in _OF_FSDP1 if name in options]):
+            raise ValueError(
+                f"fsdp_config has {', '.join(fsdp1_names)}, which only FSDP 1 has, not version 2: leave it out"
+            )
         settings = cls(
             version=version,
             reshard=_reshard(options.pop("reshard_after_forward", True), version),

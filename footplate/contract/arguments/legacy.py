@@ -110,30 +110,31 @@ def modernized(arguments: Mapping[str, Any]) -> PresentArguments:
     modern = PresentArguments(dict(arguments))
     values = modern.values
     for name in [name for name in arguments if name in LEGACY]:
-        old, value = LEGACY[name], values.pop(name)
-        if isinstance(old, RemovedArgument):
-            if not any(type(value) is type(neutral) and value == neutral for neutral in old.neutral):
+        rule, value = LEGACY[name], values.pop(name)
+        if isinstance(rule, RemovedArgument):
+            if not any(type(value) is type(neutral) and value == neutral for neutral in rule.neutral):
                 modern.declined[name] = value
             continue
-        meant = old.apply(value)
-        for new, new_value in meant.items():
-            joined = _joined(values[new], new_value) if new in values else new_value
-            if joined is None:
+        replacements = rule.apply(value)
+        for present_name, new_value in replacements.items():
+            merged_value = _joined(values[present_name], new_value) if present_name in values else new_value
+            if merged_value is None:
                 modern.clashes[name] = (
-                    f"{name}={value!r} means {new}={new_value!r}, but {new} is also set, to {values[new]!r}"
+                    f"{name}={value!r} means {present_name}={new_value!r}, but {present_name} is also set, "
+                    f"to {values[present_name]!r}"
                 )
             else:
-                values[new] = joined
-        modern.mapped[name] = list(meant)
+                values[present_name] = merged_value
+        modern.mapped[name] = list(replacements)
     return modern
 
 
-def _joined(present: Any, other: Any) -> Any:
+def _joined(present: Any, addition: Any) -> Any:
     """Merges two values of one argument. Returns None if they contradict each other."""
-    if isinstance(present, dict) and isinstance(other, dict):
-        agree = all(present.get(key, value) == value for key, value in other.items())
-        return {**present, **other} if agree else None
-    return present if present == other else None
+    if isinstance(present, dict) and isinstance(addition, dict):
+        agree = all(present.get(key, value) == value for key, value in addition.items())
+        return {**present, **addition} if agree else None
+    return present if present == addition else None
 
 
 def translated(arguments: Mapping[str, Any]) -> Values:

@@ -81,15 +81,19 @@ def _refused(name: str, value: object, at: str) -> Problem | None:
     if name in IN_SCRIPTS_ONLY and not IN_SCRIPTS_ONLY[name].accepts(value):
         return Problem(at, "not_available_yet", f"{name} is not available in a job yet", IN_SCRIPTS_ONLY[name].instead)
     if name not in FIELDS and name not in IN_SCRIPTS_ONLY:
-        short = name[:80]
-        meant = OTHER_WORDS.get(short)
-        hint = f"did you mean {meant!r}?" if meant else did_you_mean(short, FIELDS) or "GET /schema/job lists them all"
-        return Problem(at, "unknown_field", f"no training argument named {short!r}", hint)
+        short_name = name[:80]
+        our_name = OTHER_WORDS.get(short_name)
+        hint = (
+            f"did you mean {our_name!r}?"
+            if our_name
+            else did_you_mean(short_name, FIELDS) or "GET /schema/job lists them all"
+        )
+        return Problem(at, "unknown_field", f"no training argument named {short_name!r}", hint)
     if name in OBJECTS_ONLY and isinstance(value, str):
         return Problem(at, "wrong_type", "is a string, an object is needed", OBJECTS_ONLY[name])
-    declined = CHOICES_NOT_YET.get(name, {})
-    if isinstance(value, str) and value in declined:
-        return Problem(at, "not_available_yet", f"{name} {value} is not available yet", declined[value])
+    declined_choices = CHOICES_NOT_YET.get(name, {})
+    if isinstance(value, str) and value in declined_choices:
+        return Problem(at, "not_available_yet", f"{name} {value} is not available yet", declined_choices[value])
     return None
 
 

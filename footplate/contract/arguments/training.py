@@ -54,13 +54,13 @@ class TrainingArguments(Fields):
         fields = [field.name for field in dataclasses.fields(cls)]
         for name, value in arguments.items():
             if name not in fields and name not in NOT_YET:
-                near = did_you_mean(name, fields) or "help(TrainingArguments) lists them all"
-                raise TypeError(f"{cls.__name__} has no argument {name!r}: {near}")
+                hint = did_you_mean(name, fields) or "help(TrainingArguments) lists them all"
+                raise TypeError(f"{cls.__name__} has no argument {name!r}: {hint}")
             if name in NOT_YET and not NOT_YET[name].accepts(value):
                 raise NotAvailableYet(f"{name} is not available yet", hint=NOT_YET[name].instead)
-            declined = CHOICES_NOT_YET.get(name, {})
-            if isinstance(value, str) and value in declined:
-                raise NotAvailableYet(f"{name} {str(value)!r} is not available", hint=declined[value])
+            declined_choices = CHOICES_NOT_YET.get(name, {})
+            if isinstance(value, str) and value in declined_choices:
+                raise NotAvailableYet(f"{name} {str(value)!r} is not available", hint=declined_choices[value])
         supported = {name: value for name, value in arguments.items() if name not in NOT_YET}
         return ArgsKwargs(values.args, supported) if isinstance(values, ArgsKwargs) else supported
 

@@ -86,8 +86,8 @@ def open_stored(file: Path, sha256: str) -> IO[bytes]:
 
     Raises FileChanged if the bytes differ, and FileNotFoundError.
     """
-    opened = file.open("rb")
-    if hashlib.file_digest(opened, "sha256").hexdigest() != sha256:
-        opened.close()
+    content = file.open("rb")
+    if hashlib.file_digest(content, "sha256").hexdigest() != sha256:
+        content.close()
         raise FileChanged(f"{file.name} has changed in the artifact store (its sha256 differs)")
-    return opened
+    return content

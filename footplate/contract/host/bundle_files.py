@@ -61,11 +61,11 @@ def unpack(sha256: str, artifacts: Path, scratch: Path) -> Bundle:
         with open_stored(artifacts / layout.bundle_file(sha256), sha256) as archive:
             entries = look_into(archive, os.fstat(archive.fileno()).st_size)
             folder.mkdir(parents=True)
-            with zipfile.ZipFile(archive) as packed:
+            with zipfile.ZipFile(archive) as zip_file:
                 for entry in entries:
                     path = folder / entry.path
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    with packed.open(entry.path) as source, path.open("xb") as target:
+                    with zip_file.open(entry.path) as source, path.open("xb") as target:
                         shutil.copyfileobj(source, target, _PIECE)
                     # Ninja rebuilds what is older than its sources, so these have the same old time in each attempt.
                     os.utime(path, (UNPACKED_AT, UNPACKED_AT))
@@ -104,8 +104,8 @@ def copy_to_fixed_path(bundle: Bundle, folder: Path) -> Bundle:
 def _is_copy(bundle: Bundle, place: Path) -> bool:
     """Compares every byte with the bundle, because other jobs' code may run as the user that owns the copy."""
     copied_paths = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir() or path.is_symlink()}
-    _, differ, missing = filecmp.cmpfiles(bundle.folder, place, bundle.paths, shallow=False)
-    return copied_paths == set(bundle.paths) and not differ and not missing
+    _, changed_paths, missing_paths = filecmp.cmpfiles(bundle.folder, place, bundle.paths, shallow=False)
+    return copied_paths == set(bundle.paths) and not changed_paths and not missing_paths
 
 
 def lock(path: Path) -> int:

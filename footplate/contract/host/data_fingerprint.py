@@ -50,23 +50,23 @@ def _fingerprint(paths: list[Path]) -> str:
     return f"{count} of {sum(sizes):,} bytes, sha256 {digest.hexdigest()[:16]}"
 
 
-def write_record(folder: Path, now: Fingerprints) -> None:
-    (folder / RECORD).write_text(json.dumps(now, indent=1))
+def write_record(folder: Path, current_prints: Fingerprints) -> None:
+    (folder / RECORD).write_text(json.dumps(current_prints, indent=1))
 
 
-def require_same(before: Path, now: Fingerprints) -> None:
-    """Raises DatasetError if a fingerprint differs from the record in `before`, an earlier attempt's folder.
+def require_same(earlier_folder: Path, current_prints: Fingerprints) -> None:
+    """Raises DatasetError if a fingerprint differs from the record in `earlier_folder`, an earlier attempt's folder.
 
     If that folder has no record, nothing is compared.
     """
     try:
-        recorded = json.loads((before / RECORD).read_text())
+        earlier_prints = json.loads((earlier_folder / RECORD).read_text())
     except (OSError, ValueError):
         return
-    for name, fingerprint in now.items():
-        if recorded.get(name, fingerprint) != fingerprint:
+    for name, fingerprint in current_prints.items():
+        if (earlier_print := earlier_prints.get(name, fingerprint)) != fingerprint:
             raise DatasetError(
-                f"{name} has changed: the checkpoint was trained on {recorded[name]}, and now it is {fingerprint}",
+                f"{name} has changed: the checkpoint was trained on {earlier_print}, and now it is {fingerprint}",
                 hint="restore the old files and resume the job, or fork the job to continue from its checkpoint with "
                 "the new files",
             )

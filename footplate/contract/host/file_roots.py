@@ -48,8 +48,8 @@ class Roots:
             return str(self._uploaded(FileId(name)))
         if is_url(name):
             return self._fetched(name)
-        root, rest = self._parts(name)
-        path = _inside(root, root / rest, name)
+        root, relative_path = self._parts(name)
+        path = _inside(root, root / relative_path, name)
         if not path.exists():
             neighbours = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
             fetched = f"fetched files: {', '.join(sorted(neighbours)[:20]) or 'none'}; pickled files are never fetched"
@@ -88,14 +88,16 @@ class Roots:
         """Returns the files of a pattern such as `data://a/part-*.jsonl`, sorted by name. A plain name has one file."""
         if is_url(name) or not any(letter in name for letter in "*?["):
             return [self.resolve(name)]
-        root, rest = self._parts(name)
-        paths = list(islice(root.glob(rest), MOST_FILES + 1))
+        root, relative_path = self._parts(name)
+        paths = list(islice(root.glob(relative_path), MOST_FILES + 1))
         if len(paths) > MOST_FILES:
             hint = "write a pattern that matches fewer files, or join files"
             raise DatasetError(f"{name} matches more than {MOST_FILES} files", hint=hint)
         files = sorted({str(_inside(root, path, name)) for path in paths if path.is_file()})
         if not files:
-            raise DatasetError(f"{name} matches no file on this node", hint=f"the node searched for {rest} in {root}")
+            raise DatasetError(
+                f"{name} matches no file on this node", hint=f"the node searched for {relative_path} in {root}"
+            )
         return self._recorded(name, files)
 
     def _recorded(self, name: str, paths: list[str]) -> list[str]:
@@ -105,21 +107,21 @@ class Roots:
 
     def _parts(self, name: str) -> tuple[Path, str]:
         if is_hub_name(name):
-            named = hub_name(name)
-            if named.place not in self.hub:
+            name_on_hub = hub_name(name)
+            if name_on_hub.place not in self.hub:
                 raise DatasetError(
                     f"{name} was not downloaded before training, because no component of the spec names it",
                     hint="give this name as the `path` of a component in the spec",
                 )
-            return Path(self.hub[named.place]), named.path
-        scheme, _, rest = name.partition("://")
-        root, rest = {"data": self.data, "models": self.models}.get(scheme), rest.lstrip("/")
+            return Path(self.hub[name_on_hub.place]), name_on_hub.path
+        scheme, _, relative_path = name.partition("://")
+        root, relative_path = {"data": self.data, "models": self.models}.get(scheme), relative_path.lstrip("/")
         if root is None:
             hint = "write data://…, models://…, hub://… or an uploaded file's id"
             raise DatasetError(f"{name!r} has no root such as data://", hint=hint)
-        if ".." in rest.split("/"):
+        if ".." in relative_path.split("/"):
             raise DatasetError(f"{name} leads out of {scheme}://", hint="write the path without '..'")
-        return root.resolve(), rest
+        return root.resolve(), relative_path
 
 
 def _inside(root: Path, path: Path, name: str) -> Path:

@@ -213,13 +213,13 @@ def listen(folder: Path) -> socket.socket:
 
 
 def send_start(
-    connection: socket.socket, start: Start, order: Order, events: int, stop: int, stdout: int, stderr: int, *more: int
+    connection: socket.socket, start: Start, order: Order, events: int, stop: int, stdout: int, stderr: int, *extra: int
 ) -> None:
     with os.fdopen(os.memfd_create("footplate-order", os.MFD_CLOEXEC), "w+b") as memory:
         memory.write(order.model_dump_json().encode())
         memory.seek(0)  # also writes what is buffered
         message = start.model_dump_json().encode()
-        socket.send_fds(connection, [message], [memory.fileno(), events, stop, stdout, stderr, *more])
+        socket.send_fds(connection, [message], [memory.fileno(), events, stop, stdout, stderr, *extra])
 
 
 def libraries_of(spec: JobSpec) -> tuple[str, ...]:

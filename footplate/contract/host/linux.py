@@ -112,16 +112,18 @@ class Leftovers:
 
         The list is empty once all leftover processes have ended.
         """
-        until = time.monotonic() + TURN_SECONDS
+        deadline = time.monotonic() + TURN_SECONDS
         while roots := self._living():
-            running = [process for root in roots for process in _with_descendants(root) if process not in self._stopped]
-            if not running:
+            running_processes = [
+                process for root in roots for process in _with_descendants(root) if process not in self._stopped
+            ]
+            if not running_processes:
                 for process in self._stopped:
                     _signal(process, signal.SIGKILL)
                 self._stopped.clear()
                 return roots
-            self._stopped.update(process for process in running if _signal(process, signal.SIGSTOP))
-            if time.monotonic() > until:
+            self._stopped.update(process for process in running_processes if _signal(process, signal.SIGSTOP))
+            if time.monotonic() > deadline:
                 # If a process forks faster than it can be stopped, the caller does its other work before the next try.
                 return roots
         self._stopped.clear()
@@ -136,8 +138,8 @@ class Leftovers:
         """Reaps dead children, and returns the living ones. Children of a dead child become this process's own."""
         while True:
             roots = [pid for pid in children() if not self._is_ours(pid)]
-            dead = [pid for pid in roots if _is_reaped(pid)]
-            if not dead:
+            dead_pids = [pid for pid in roots if _is_reaped(pid)]
+            if not dead_pids:
                 return roots
 
 
@@ -175,14 +177,14 @@ def _is_reaped(pid: int) -> bool:
 
 
 def _with_descendants(root: int) -> Iterator[_Process]:
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
+    unvisited_pids = [root]
+    while unvisited_pids:
+        pid = unvisited_pids.pop()
         with suppress(OSError):
             fields = _stat(pid)
             if fields[0] not in _DEAD:
                 yield _Process(pid, fields[_STARTED])
-            waiting += children(pid)
+            unvisited_pids += children(pid)
 
 
 def _signal(process: _Process, number: signal.Signals) -> bool:

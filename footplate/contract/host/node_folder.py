@@ -72,13 +72,13 @@ class NodeFolder:
             return f"the node's folder cannot be read: {error}"
 
     def be_in_trouble(self, why: str) -> None:
-        fresh = self.trouble.with_suffix(".new")
+        new_file = self.trouble.with_suffix(".new")
         with suppress(OSError):
             try:
-                fresh.write_text(why[:MAX_TROUBLE_CHARS])
+                new_file.write_text(why[:MAX_TROUBLE_CHARS])
             finally:
                 # On a full disk the text is lost, but the file must exist all the same.
-                fresh.rename(self.trouble)
+                new_file.rename(self.trouble)
 
     def be_ready(self) -> None:
         self.trouble.unlink(missing_ok=True)

@@ -34,14 +34,14 @@ class OomKills:
         source = _source(self._root)
         return OomCount(source, _kills(source) - self._explained[source])
 
-    def explain(self, before: OomCount) -> bool:
+    def explain(self, earlier_count: OomCount) -> bool:
         """Returns True if the end of a child was an OOM kill. The child must have ended by SIGKILL.
 
-        `before` is the count at which the child was forked.
+        `earlier_count` is the count at which the child was forked.
         """
-        now = self.unexplained()
-        is_oom_kill = now.source == before.source and now.kills > before.kills
-        self._explained[now.source] += is_oom_kill
+        present_count = self.unexplained()
+        is_oom_kill = present_count.source == earlier_count.source and present_count.kills > earlier_count.kills
+        self._explained[present_count.source] += is_oom_kill
         return is_oom_kill
 
 

@@ -167,11 +167,11 @@ def _failure(error: BaseException, code: str, hint: str | None, rank: int) -> Fa
 
 def with_stderr(error: Failure, lines: Sequence[str]) -> Failure:
     """Adds the last lines of stderr, such as argparse's usage, to the error of a program that called sys.exit."""
-    last = [line for line in lines if line.strip()][-MOST_STDERR_LINES:]
-    if error.code != "exited" or not last:
+    last_lines = [line for line in lines if line.strip()][-MOST_STDERR_LINES:]
+    if error.code != "exited" or not last_lines:
         return error
     return error.model_copy(
-        update={"message": "\n".join([f"{error.message}. Its last lines on stderr:", *last])[:2000]}
+        update={"message": "\n".join([f"{error.message}. Its last lines on stderr:", *last_lines])[:2000]}
     )
 
 
