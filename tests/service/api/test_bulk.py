@@ -102,3 +102,5 @@ async def test_a_bulk_request_without_a_selection_is_refused(api: Api, body: Any
 
     assert answer.status_code == 422, answer.text
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    if pointer == "/action":
+        assert "fork" not in answer.text, "only verbs that work for many jobs are offered"
