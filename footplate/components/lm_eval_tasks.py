@@ -271,10 +271,10 @@ def _model_of(trainer: Any) -> Any:
 
     def shared(answer: Callable[..., list[Any]], requests: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
         indices = [index for index, request in enumerate(requests) if request.doc_id % peers.world == peers.rank]
-        own = [requests[index] for index in indices]
+        own_requests = [requests[index] for index in indices]
         # If a stop request raises an error in one process, `gather_results` raises the error in all processes.
         parts = peers.gather_results(
-            lambda: dict(zip(indices, answer(own, *args, **kwargs) if own else [], strict=True))
+            lambda: dict(zip(indices, answer(own_requests, *args, **kwargs) if own_requests else [], strict=True))
         )
         answers = {index: value for part in parts for index, value in part.items()}
         return [answers[index] for index in range(len(requests))]

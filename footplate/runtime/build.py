@@ -106,13 +106,13 @@ class _Builder:
     def __init__(self, spec: JobSpec, roots: Roots) -> None:
         self.spec, self.roots = spec, roots
 
-    def make(self, group: str, component: Component | None, **more: Any) -> Any:
+    def make(self, group: str, component: Component | None, **objects: Any) -> Any:
         """Calls a component, if any. Parameters before a `/`, as in (rows, processor, /), get the job's objects."""
         if component is None:
             return None
         # Missing files are reported before a part, such as a large model, is loaded for this component.
         target, args = _installed(group, component), resolved(component.args, self.roots)
-        parts = [more[name] if name in more else getattr(self, name) for name in _needed_parts(target)]
+        parts = [objects[name] if name in objects else getattr(self, name) for name in _needed_parts(target)]
         return target(*parts, **args)
 
     def batches(self, field: str, component: Component | None) -> Any:

@@ -196,8 +196,8 @@ class Emit(TrainerCallback):
             outputs=self._files.relative(self._files.outputs),
         )
 
-    def note(self, message: str, step: int | None = None, **more: Any) -> None:
-        self.event_socket.send(Kind.NOTE, {"message": message, **more}, step)
+    def note(self, message: str, step: int | None = None, **fields: Any) -> None:
+        self.event_socket.send(Kind.NOTE, {"message": message, **fields}, step)
 
     def users_note(self, message: str) -> None:
         if len(message) > MAX_NOTE:

@@ -193,11 +193,11 @@ def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, data_files: Fil
         tracker_folders.copy_earlier_files(order)
     except OSError as error:
         emit.note(f"the trackers' files of earlier attempts could not be copied, so trackers begin new runs: {error}")
-    now = {**fingerprints(data_files), **order.commits}
-    write_record(order.files.folder, now)
+    record = {**fingerprints(data_files), **order.commits}
+    write_record(order.files.folder, record)
     start = find_starting_point(spec, order, emit)
     if start is not None and start.is_own:
-        require_same(Path(start.folder).parent, now)
+        require_same(Path(start.folder).parent, record)
     return start
 
 
