@@ -53,9 +53,9 @@ def save_rest(model: nn.Module, folder: Path, state: dict[str, Any] | None = Non
     changing = trained | {name for name, _ in model.named_buffers() if name in model_state}
     state = model_state if state is None else state
     prompts = {name for name in model_state if name.startswith(PROMPT_ENCODERS)}
-    rest = [name for name in sorted(changing | prompts) if name in prompts or _place(model_state[name]) not in places]
-    if rest:
-        save_file({name: state[name].detach().contiguous() for name in rest}, folder / REST)
+    outside = {name for name in changing if _place(model_state[name]) not in places}
+    if outside | prompts:
+        save_file({name: state[name].detach().contiguous() for name in sorted(outside | prompts)}, folder / REST)
 
 
 def _place(tensor: Tensor) -> int:
@@ -68,13 +68,13 @@ def load(model: nn.Module, folder: Path) -> None:
     """Loads every adapter of the model from the files that peft writes."""
     from peft.utils import set_peft_model_state_dict
 
-    rest = load_file(folder / REST) if (folder / REST).is_file() else {}
+    other_weights = load_file(folder / REST) if (folder / REST).is_file() else {}
     for name in _names(model):
         stored = _stored(model, name, folder, _of(model, name))
-        if not any(key.startswith(f"{PROMPT_ENCODERS}{name}.") for key in rest):
+        if not any(key.startswith(f"{PROMPT_ENCODERS}{name}.") for key in other_weights):
             set_peft_model_state_dict(model, stored, adapter_name=name)
-    if rest:
-        model.load_state_dict(rest, strict=False)
+    if other_weights:
+        model.load_state_dict(other_weights, strict=False)
 
 
 def read(model: nn.Module, folder: Path) -> dict[str, Tensor]:

@@ -121,8 +121,8 @@ class HfArgumentParser(ArgumentParser):
         return (*objects, *further_objects)
 
     def _nearest(self, unused_words: Iterable[str]) -> str:
-        first = next((word for word in unused_words if word.startswith("--")), "")
-        hint = did_you_mean(first.split("=")[0], self._option_string_actions) if first else None
+        first_option = next((word for word in unused_words if word.startswith("--")), "")
+        hint = did_you_mean(first_option.split("=")[0], self._option_string_actions) if first_option else None
         return f" ({hint})" if hint else ""
 
     def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:

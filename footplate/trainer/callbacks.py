@@ -230,14 +230,14 @@ class DefaultFlowCallback(TrainerCallback):
     """Sets the control's flags for logging, evaluation and saving from the arguments."""
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
-        step, last = state.global_step, state.global_step >= state.max_steps
+        step, is_last = state.global_step, state.global_step >= state.max_steps
         if (step == 1 and args.logging_first_step) or _is_due(args.logging_strategy, step, state.logging_steps):
             control.should_log = True
-        if args.eval_strategy == "steps" and args.eval_delay <= step and (last or step % state.eval_steps == 0):
+        if args.eval_strategy == "steps" and args.eval_delay <= step and (is_last or step % state.eval_steps == 0):
             control.should_evaluate = True
-        if args.save_strategy == "steps" and (last or _is_due("steps", step, state.save_steps)):
+        if args.save_strategy == "steps" and (is_last or _is_due("steps", step, state.save_steps)):
             control.should_save = True
-        if last:
+        if is_last:
             control.should_training_stop = True
         return control
 

@@ -294,15 +294,15 @@ def save_weights(model: nn.Module, path: Path, state_dict: dict[str, Tensor] | N
     """Writes one safetensors file. Tied weights are stored once, and the metadata lists their other names."""
     tensors: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
+    names_by_place: dict[tuple[Any, ...], str] = {}
     for name, tensor in (model.state_dict() if state_dict is None else state_dict).items():
         if not isinstance(tensor, Tensor):
             continue
         place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in first:
-            tied[name] = first[place]
+        if tensor.numel() and place in names_by_place:
+            tied[name] = names_by_place[place]
         else:
-            first[place] = name
+            names_by_place[place] = name
             tensors[name] = tensor.detach()
     save_file(_without_overlap(tensors), path, metadata={"format": "pt", **tied})
 

@@ -247,11 +247,11 @@ def _update(metrics: Iterable[BatchMetric], logits: Any, labels: Any, *, shifts:
         labels = labels[0] if labels else None
     if not metrics or labels is None:
         return
-    first = logits[0] if isinstance(logits, tuple) else logits
+    main_logits = logits[0] if isinstance(logits, tuple) else logits
     if shifts:
-        first, labels = shifted(first, labels)
+        main_logits, labels = shifted(main_logits, labels)
     for metric in metrics:
-        metric.update(first, labels)
+        metric.update(main_logits, labels)
 
 
 def plain(value: Any) -> Any:

@@ -180,12 +180,12 @@ def _stand_in(rate: float, *, groups: int = 1) -> Optimizer:
     return torch.optim.SGD([{"params": [torch.zeros(())]} for _ in range(groups)], lr=rate)
 
 
-def continue_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
-    """Gives the schedule the shape of `other` and the peak rate `peak`, at its present position.
+def continue_as(schedule: LambdaLR, template: LambdaLR, peak: float) -> None:
+    """Gives the schedule the shape of `template` and the peak rate `peak`, at its present position.
 
     The object itself is changed, because the training step has a reference to it.
     """
-    shapes = other.lr_lambdas * (len(schedule.base_lrs) // len(other.lr_lambdas))
+    shapes = template.lr_lambdas * (len(schedule.base_lrs) // len(template.lr_lambdas))
     schedule.lr_lambdas, schedule.base_lrs = shapes, [peak for _ in schedule.base_lrs]
     schedule._last_lr = [peak * shape(schedule.last_epoch) for shape in shapes]
     for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):

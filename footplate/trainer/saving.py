@@ -108,13 +108,13 @@ def save_merged_model(trainer: Trainer, output_dir: str) -> None:
         )
     if not trainer.args.should_save:
         return
-    whole, folder = adapters.merged(trainer.model), Path(output_dir)
+    merged_model, folder = adapters.merged(trainer.model), Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    save_pretrained: Any = getattr(whole, "save_pretrained", None)
+    save_pretrained: Any = getattr(merged_model, "save_pretrained", None)
     if save_pretrained is not None:
         save_pretrained(folder)
     else:
-        files.save_weights(whole, folder / files.MODEL)
+        files.save_weights(merged_model, folder / files.MODEL)
     _save_processor(trainer, folder)
 
 

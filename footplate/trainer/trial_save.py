@@ -98,9 +98,9 @@ def stand_ins(state: dict[str, Any]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for views_of_storage in views.values():
         dtypes = {view[3] for view in views_of_storage}
-        whole = torch.zeros(len(views_of_storage), dtype=dtypes.pop()) if len(dtypes) == 1 else None
+        shared_tensor = torch.zeros(len(views_of_storage), dtype=dtypes.pop()) if len(dtypes) == 1 else None
         for at, (view, names) in enumerate(views_of_storage.items()):
-            stand_in = torch.zeros(1, dtype=view[3]) if whole is None else whole[at : at + 1]
+            stand_in = torch.zeros(1, dtype=view[3]) if shared_tensor is None else shared_tensor[at : at + 1]
             tensors.update(dict.fromkeys(names, stand_in))
     return {name: tensors[name] for name in state if name in tensors}
 

@@ -40,11 +40,11 @@ def _data(trainer: Trainer) -> None:
     if (args.eval_strategy != "no" or args.eval_on_start) and "get_eval_dataloader" not in overrides:
         sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
         for name, dataset in sets.items():
-            which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            description = f"eval_dataset[{name!r}]" if name else "eval_dataset"
             if dataset is not None:
-                require_samples(dataset, which)
+                require_samples(dataset, description)
             if has_length(dataset) and len(dataset) == 0:
-                raise DatasetError(f"{which} is to be evaluated, but is empty: fill it, or leave it out")
+                raise DatasetError(f"{description} is to be evaluated, but is empty: fill it, or leave it out")
     if trainer.train_dataset is not None and "get_train_dataloader" not in overrides:
         require_samples(trainer.train_dataset, "train_dataset")
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:

@@ -30,8 +30,8 @@ def bad_label(name: str, labels: Any, classes: int, ignore: int = IGNORE) -> Dat
     place = f"sample {at[0]}" if len(at) == 1 else f"place {list(at)}"
     hint = f"the loss ignores labels that are {ignore}"
     if value >= 0:
-        more = f"give the model {value + 1} classes or more (num_labels or out_features in a spec's model.args)"
-        hint = f"{more}, or number the classes from 0 by the map labels; {hint}"
+        advice = f"give the model {value + 1} classes or more (num_labels or out_features in a spec's model.args)"
+        hint = f"{advice}, or number the classes from 0 by the map labels; {hint}"
     text = f"{name} has {value} at {place} of the batch, and the model has the classes 0 to {classes - 1}"
     return DatasetError(text, hint=hint)
 

@@ -228,8 +228,8 @@ def _binary_scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor,
 def _bucket(scores: Tensor, bits: int) -> Tensor:
     """Returns the number of each score's bucket: the leading bits of the float, changed so that the order is kept."""
     # Adding zero turns negative zero into positive zero.
-    whole = (scores.contiguous() + 0.0).view(torch.int32).long()
-    ordered = torch.where(whole < 0, -(whole & 0x7FFFFFFF), whole) + 0x80000000
+    bit_patterns = (scores.contiguous() + 0.0).view(torch.int32).long()
+    ordered = torch.where(bit_patterns < 0, -(bit_patterns & 0x7FFFFFFF), bit_patterns) + 0x80000000
     return ordered >> (32 - bits)
 
 

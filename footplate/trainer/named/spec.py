@@ -84,9 +84,9 @@ def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[lis
 def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
     if not isinstance(spec.use, str):
         return spec.use
-    ours = (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)
-    torchs = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind is not Optimizer]
-    makers: dict[str, Any] = {kind.__name__.lower(): kind for kind in (*torchs, *ours)}
+    our_classes = (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)
+    torch_classes = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind is not Optimizer]
+    makers: dict[str, Any] = {kind.__name__.lower(): kind for kind in (*torch_classes, *our_classes)}
     makers |= {"adamw_torch": torch.optim.AdamW, "adamw_torch_fused": partial(torch.optim.AdamW, fused=True)}
     if spec.use.lower() not in makers:
         raise UnknownComponent("optimizer", spec.use, makers)

@@ -57,8 +57,8 @@ class SharedStep(Step):
             if number < last:
                 trainer.control = trainer.callback_handler.on_substep_end(trainer.args, trainer.state, trainer.control)
         if trainer.args.include_num_input_tokens_seen != "no":
-            here = trainer.state.num_input_tokens_seen - tokens
-            trainer.state.num_input_tokens_seen = tokens + self.readers.total(here)
+            own_tokens = trainer.state.num_input_tokens_seen - tokens
+            trainer.state.num_input_tokens_seen = tokens + self.readers.total(own_tokens)
         if self.by_hand:
             average_gradients(self.zeroed, self.readers.world)
 

@@ -213,7 +213,7 @@ class Subgroup(Peers):
     def __init__(self, of: Peers, size: int, timeout: timedelta) -> None:
         self.rank, self.world, self.local_rank = of.rank // size, of.world // size, of.local_rank
         self._timeout = timeout
-        ranks_of_groups = [list(range(first, of.world, size)) for first in range(size)]
+        ranks_of_groups = [list(range(first_rank, of.world, size)) for first_rank in range(size)]
         with sockets.opening():
             make_groups: Any = dist.new_subgroups_by_enumeration
             self.group, _ = make_groups(ranks_of_groups, timeout=timeout)
