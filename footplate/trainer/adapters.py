@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from footplate.contract.errors import CheckpointCorrupt
+from footplate.contract.errors import CheckpointCorrupt, listing
 
 WEIGHTS = "adapter_model.safetensors"
 REST = "beside_adapter.safetensors"
@@ -130,9 +130,8 @@ def _stored(model: nn.Module, name: str, folder: Path, current: dict[str, Tensor
         key for key in stored if key in current and current[key].numel() and stored[key].shape != current[key].shape
     ]
     if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"{folder.name} belongs to another adapter or another model: {', '.join(wrong[:3])}{more} are missing "
+            f"{folder.name} belongs to another adapter or another model: {listing(wrong, 3)} are missing "
             "in the checkpoint or in the model, or differ in shape"
         )
     return stored

@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.errors import CheckpointCorrupt
+from footplate.contract.errors import CheckpointCorrupt, listing
 from footplate.trainer import adapters, weights
 
 log = logging.getLogger("footplate.trainer")
@@ -349,9 +349,8 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     wrong += [name for name in extra if name.rpartition(".")[0] not in modules]
     wrong += [n for n in stored if n in current and n not in buffers and current[n].shape != stored[n].shape]
     if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"{folder.name} belongs to another model: {', '.join(wrong[:3])}{more} are missing in the checkpoint or in "
+            f"{folder.name} belongs to another model: {listing(wrong, 3)} are missing in the checkpoint or in "
             "the model, or differ in shape"
         )
     if missing:
