@@ -52,6 +52,21 @@ def regression(logits: Tensor, labels: Tensor) -> Loss:
     return Loss(functional.mse_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
 
 
+def in_shape_of(labels: Tensor, logits: Tensor, name: str) -> Tensor:
+    """Returns the logits in the shape of the labels, without a last dimension of 1.
+
+    Raises ValueError, which names the loss or metric, if the shapes still differ.
+    """
+    if logits.shape == (*labels.shape, 1):
+        logits = logits.squeeze(-1)
+    if logits.shape != labels.shape:
+        raise ValueError(
+            f"{name} needs logits and labels of the same shape: logits have the shape {tuple(logits.shape)}, labels "
+            f"{tuple(labels.shape)}"
+        )
+    return logits
+
+
 def classification(logits: Tensor, labels: Tensor, ignore: int = IGNORE) -> Loss:
     """Returns the cross entropy of samples or tokens. The last dimension of the logits holds the classes."""
     classes = logits.shape[-1]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from footplate.trainer.losses.labels import IGNORE
+from footplate.trainer.losses.loss import in_shape_of
 
 Average = Literal["macro", "micro", "weighted", "binary"]
 _BYTES = 64 * 2**20
@@ -143,17 +144,12 @@ class Error(Sums):
         self.of, self.finish = of, finish
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        predicted = logits if logits.shape == labels.shape else logits.squeeze(-1)
-        if predicted.shape != labels.shape:
-            raise ValueError(
-                f"{self.name} compares predictions of shape {tuple(logits.shape)} with labels of shape "
-                f"{tuple(labels.shape)}: they must be the same"
-            )
-        off = self.of(predicted.float() - labels.float()).double().sum()
-        self.add(off=off, all=torch.tensor(labels.numel(), device=off.device))
+        predictions = in_shape_of(labels, logits, self.name)
+        total = self.of(predictions.float() - labels.float()).double().sum()
+        self.add(total=total, all=torch.tensor(labels.numel(), device=total.device))
 
     def value(self) -> float:
-        return self.finish(_mean(self.sums["off"], self.sums["all"]))
+        return self.finish(_mean(self.sums["total"], self.sums["all"]))
 
 
 class Perplexity(Sums):
