@@ -19,6 +19,7 @@ from torch import Tensor
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
 from footplate.trainer.overrides import Shortcut
+from footplate.trainer.saving import checkpoints_folder
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -29,7 +30,7 @@ log = logging.getLogger("footplate.trainer")
 def try_saving(trainer: Trainer, *, resumes: bool) -> None:
     if trainer.args.save_strategy == "no":
         return  # a run that saves nothing needs no folder, even if a callback may request a checkpoint
-    parent = Path(trainer._get_output_dir(trial=trainer._footplate.trial))
+    parent = checkpoints_folder(trainer)
     state = adapters.state_to_save(trainer.model)
     for name, value in trainer.args.to_dict().items():
         try:
