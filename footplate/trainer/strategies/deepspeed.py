@@ -20,7 +20,6 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import adapters, weights
 from footplate.trainer import checkpoint as files
 from footplate.trainer.launcher import Place
-from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.strategies import deepspeed_settings, sockets
 from footplate.trainer.strategies.device_copy import map_tensors
 from footplate.trainer.strategies.sharded import Sharded
@@ -44,11 +43,7 @@ class DeepSpeed(Sharded):
                 "DeepSpeed has sharded this model in an earlier train(), and cannot do so twice: make a new "
                 "Trainer with a new model, or pass a model_init"
             )
-        plain = self.plain_optimizer(optimizer)
-        if isinstance(plain, NamedOptimizers):
-            raise ValueError(
-                "several named optimizers cannot be used with DeepSpeed, whose engine has one optimizer: use DDP"
-            )
+        plain = self._only_optimizer(optimizer)
         self._share_first_weights(model)
         per_process = self.batch_size(self.args.per_device_train_batch_size)
         config = deepspeed_settings.settings(self.args, model, per_process=per_process, world=self.peers.world)
@@ -146,8 +141,8 @@ class DeepSpeed(Sharded):
         for size, options in zip(self._sizes, self._options, strict=True):
             # DeepSpeed removes groups without parameters. Adapters have no biases, so one of their groups is empty.
             is_removed = size == 0 and len(plain.param_groups) < len(self._sizes)
-            now = options if is_removed else _options(next(remaining_groups))
-            groups.append({**now, "params": list(range(at, at + size))})
+            group_options = options if is_removed else _options(next(remaining_groups))
+            groups.append({**group_options, "params": list(range(at, at + size))})
             at += size
         return {"state": dict(sorted(full_state.items())), "param_groups": groups}
 

@@ -32,12 +32,7 @@ class Sharded(Ddp):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wraps the model, and replaces the optimizer's whole parameters by their shards."""
-        plain = self.plain_optimizer(optimizer)
-        if isinstance(plain, NamedOptimizers):
-            raise ValueError(
-                f"several named optimizers do not work with {type(self).__name__.lower()}, which shards parameters "
-                "over processes: use DDP, or one optimizer"
-            )
+        plain = self._only_optimizer(optimizer)
         with self.original_names(model):
             adapters.require_places(model, type(self).__name__)
             names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
@@ -53,6 +48,16 @@ class Sharded(Ddp):
             plain.state.clear()
             self.load_optimizer(plain, first_state)
         return wrapped, self.accelerator.prepare(optimizer)
+
+    def _only_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """Returns torch's optimizer. Raises ValueError for several named optimizers."""
+        plain = self.plain_optimizer(optimizer)
+        if isinstance(plain, NamedOptimizers):
+            raise ValueError(
+                f"several named optimizers do not work with {type(self).__name__}, which shards parameters over "
+                "processes: use DDP, or one optimizer"
+            )
+        return plain
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         return self._wrap(model)
@@ -88,9 +93,6 @@ class Sharded(Ddp):
 
     @contextmanager
     def keep_whole_weights(self, model: nn.Module) -> Iterator[None]:
-        if self.writes_shards:
-            yield
-            return
         self._gathered = self.whole_weights(model)
         try:
             yield
