@@ -15,6 +15,7 @@ from typing import Any
 from footplate.components.component import missing
 from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.lines import split_rows
+from footplate.components.rows import for_each_set
 from footplate.contract.components import GROUPS, entry_point_group
 from footplate.contract.errors import InvalidSpec, NotBuildable, Problem, UnknownComponent
 from footplate.contract.host.file_roots import ROOTS, Files, Roots, resolved
@@ -60,22 +61,15 @@ class Parts:
 def build(spec: JobSpec, roots: Roots) -> Parts:
     """Builds the parts. Data comes first, so that missing data is reported before a large model is loaded."""
     builder = _Builder(spec, roots)
-    sets = spec.data.eval
     train, test = builder.batches("train", spec.data.train), builder.batches("test", spec.data.test)
-    evaluation: Any = (
-        {name: builder.make("data", dataset) for name, dataset in sets.items()}
-        if isinstance(sets, dict)
-        else builder.make("data", sets)
-    )
+    evaluation = for_each_set(spec.data.eval, partial(builder.make, "data"))
     if spec.data.split is not None:
         train, evaluation = split_rows(train, spec.data.split)
     trainer_args: dict[str, Any] = dict(spec.trainer.args) if spec.trainer else {}
     rewards = trainer_args.pop(REWARDS, ())
     return Parts(
         train=builder.mapped(train),
-        eval={name: builder.mapped(rows) for name, rows in evaluation.items()}
-        if isinstance(sets, dict)
-        else builder.mapped(evaluation),
+        eval=for_each_set(evaluation, builder.mapped),
         processor=builder.processor,
         model=builder.model,
         collator=builder.collator,
