@@ -6,7 +6,7 @@ of the failed step are checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -69,17 +69,20 @@ def ignored_by(model: nn.Module) -> int:
     return IGNORE
 
 
-def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Iterable[str] = ("labels",)) -> None:
-    """Raises DatasetError for the first label of a batch that is not a class of the model. The batch is on the host."""
+def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Sequence[str] = ()) -> None:
+    """Raises DatasetError for the first label of a batch that is not a class of the model. The batch is on the host.
+
+    `names` are the keys of the batch's labels. Without names, the key is `labels`.
+    """
     classes = classes_of(model)
     if classes is not None:
-        for name in names:
+        for name in names or ("labels",):
             if error := bad_label(name, batch.get(name), classes, ignored_by(model)):
                 raise error
 
 
 def explain(
-    error: BaseException, batches: Iterable[Mapping[str, Any]], model: nn.Module, names: Iterable[str] = ("labels",)
+    error: BaseException, batches: Sequence[Mapping[str, Any]], model: nn.Module, names: Sequence[str] = ()
 ) -> Exception | None:
     """Returns a clearer error for a failed step if one of its labels or tokens is out of range, else None.
 
@@ -101,7 +104,7 @@ def explain(
     if classes is None:
         return None
     for batch in batches:
-        for name in names:
+        for name in names or ("labels",):
             if misfit := bad_label(name, batch.get(name), classes, ignored_by(model)):
                 return misfit
     return None
