@@ -155,11 +155,11 @@ class Job:
     def eval(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Reports metrics of an evaluation. Names get the prefix `eval_` if they lack it."""
         self._is_at(step, epoch)
-        named = {
+        metrics = {
             name if name.startswith("eval_") else f"eval_{name}": value for name, value in plain_values(values).items()
         }
-        self._state.log_history.append({**named, "step": step})
-        self._emit.on_evaluate(self.args, self._state, self._control, metrics=named)
+        self._state.log_history.append({**metrics, "step": step})
+        self._emit.on_evaluate(self.args, self._state, self._control, metrics=metrics)
 
     def checkpoint(self, *, step: int, write: Callable[[Path], None] | None = None) -> LoopCheckpoint:
         """Commits `checkpoint-<step>` completely or not at all. `write(folder)` writes its files.

@@ -32,8 +32,8 @@ def base_model(model: nn.Module) -> nn.Module:
     get_base_model: Any = getattr(model, "get_base_model", None)
     if get_base_model is not None:
         return get_base_model()  # type: ignore[no-any-return]
-    mixed: Any = getattr(model, "base_model", None)
-    return mixed.model if are_in(model) and isinstance(getattr(mixed, "model", None), nn.Module) else model
+    mixed_model: Any = getattr(model, "base_model", None)
+    return mixed_model.model if are_in(model) and isinstance(getattr(mixed_model, "model", None), nn.Module) else model
 
 
 def state_to_save(model: nn.Module) -> dict[str, Any]:

@@ -189,8 +189,8 @@ class _Results:
         values = {name: value for metric in self.metrics for name, value in metric.compute().items()}
         values |= {name: plain(value) for name, value in self._computed(predictions, label_ids, inputs).items()}
         values |= self._losses(prefix)
-        named = {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": values[name] for name in values}
-        return EvalLoopOutput(predictions, label_ids, named, self.losses.all_samples)
+        metrics = {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": values[name] for name in values}
+        return EvalLoopOutput(predictions, label_ids, metrics, self.losses.all_samples)
 
     def _join(self) -> None:
         """Adds the losses and streaming metrics of the other processes to those of this process."""

@@ -154,7 +154,7 @@ def _is_set(name: str) -> bool:
 
 def _named(prefix: str) -> dict[str, str]:
     """Returns the variables with the prefix, by the rest of their name. Values "", "no" and "none" are left out."""
-    named = {
+    texts = {
         name.removeprefix(prefix).lower(): text.lower() for name, text in os.environ.items() if name.startswith(prefix)
     }
-    return {name: text for name, text in named.items() if text not in ("", "no", "none")}
+    return {name: text for name, text in texts.items() if text not in ("", "no", "none")}

@@ -135,8 +135,8 @@ def describe_step(trainer: Trainer) -> str:
     epoch, first_batch, count = trainer._footplate.run.batches
     numbers = getattr(trainer.callback_handler.train_dataloader, "batch_sampler", None)
     samples = numbers.samples(first_batch, count) if isinstance(numbers, Batches) else []
-    listed = ", ".join(map(str, samples[:32])) + (", …" if len(samples) > 32 else "")
-    sample_numbers = f" (samples {listed})" if samples else ""
+    numbers_text = ", ".join(map(str, samples[:32])) + (", …" if len(samples) > 32 else "")
+    sample_numbers = f" (samples {numbers_text})" if samples else ""
     return f"saw batches {first_batch} to {first_batch + count - 1} of epoch {epoch}{sample_numbers}"
 
 

@@ -35,10 +35,10 @@ class Sums:
                 # float64 holds counts exactly up to 2^53, and sums losses more precisely than float32.
                 self.sums[name] = value.double() if value.is_floating_point() else value.long()
 
-    def join(self, everyone: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
+    def join(self, gather: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
         """Replaces the sums by those of all processes, which `everyone` gathers. A process may have no batch."""
         totals: dict[str, Tensor] = {}
-        for sums in everyone({name: value.cpu() for name, value in self.sums.items()}):
+        for sums in gather({name: value.cpu() for name, value in self.sums.items()}):
             for name, value in sums.items():
                 totals[name] = totals[name] + value if name in totals else value
         self.sums = totals

@@ -143,14 +143,14 @@ class NamedOptimizers(Optimizer):
 
     def _average_over_micro_batches(self) -> None:
         """Averages losses of the model's output over the micro-batches, because such a loss has no item count."""
-        due = self._due(self._with_output_loss)
-        if due and not self._micro_batches:
+        members = self._due(self._with_output_loss)
+        if members and not self._micro_batches:
             raise RuntimeError(
-                f"the loss of optimizer {due[0].spec.id!r} is in the model's output, but its backward was not called: "
-                "call trainer.optimizer.backward(loss) instead of loss.backward()"
+                f"the loss of optimizer {members[0].spec.id!r} is in the model's output, but its backward was not "
+                "called: call trainer.optimizer.backward(loss) instead of loss.backward()"
             )
         if self._micro_batches > 1:
-            gradients = [p.grad for member in due for p in member.parameters if p.grad is not None]
+            gradients = [p.grad for member in members for p in member.parameters if p.grad is not None]
             if gradients:
                 torch._foreach_div_(gradients, self._micro_batches)
         self._micro_batches = 0

@@ -79,8 +79,8 @@ class Ddp(Single):
         """Wraps a placed model in DDP, which also copies the main process's weights to all processes."""
         if not any(parameter.requires_grad for parameter in model.parameters()):
             return model
-        on = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=on, **ddp_options(self.args))
+        device_ids = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=device_ids, **ddp_options(self.args))
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         """Returns the unwrapped model, so that no process waits for another in forward.
