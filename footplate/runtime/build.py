@@ -258,7 +258,7 @@ def check_trainer(trainer: Any, optimizers: Sequence[Any]) -> None:
     for rows in sets.values() if isinstance(sets, dict) else [sets]:
         if isinstance(rows, OwnEvaluation):
             rows.check(trainer)
-    if _merges(trainer.model) and not trainer._footplate.strategy.holds_whole:
+    if merges_at_end(trainer.model) and not trainer._footplate.strategy.holds_whole:
         raise NotBuildable(
             "peft.merge needs the whole model in one process, and this strategy shards the model",
             hint="use ddp or one process, or leave merge out and merge the job's outputs later",
@@ -270,11 +270,12 @@ def check_trainer(trainer: Any, optimizers: Sequence[Any]) -> None:
             raise InvalidSpec([Problem("/optimizers", "not_parted", str(error))]) from error
 
 
-def save_model(trainer: Any, folder: Path) -> None:
+def save_model(trainer: Any, folder: Path, *, merges: bool) -> None:
     """Saves the job's model: the whole model, only its adapters, or the model with the adapters merged into it."""
     write_end_tokens(base_model(trainer.model), trainer.processing_class)
-    (trainer.save_merged_model if _merges(trainer.model) else trainer.save_model)(str(folder))
+    (trainer.save_merged_model if merges else trainer.save_model)(str(folder))
 
 
-def _merges(model: Any) -> bool:
+def merges_at_end(model: Any) -> bool:
+    """Returns True if the model component has `peft.merge`, so that the outputs hold the merged model."""
     return bool(getattr(model, MERGES_AT_END, False))
