@@ -141,25 +141,25 @@ class AnswerTokens:
         if text.startswith(body):
             if self._stop_of(body):
                 return len(body.rstrip())
-            other = max((token for token in self._stops if text.startswith(token, len(body))), key=len, default="")
-            return len(body) + len(other) if other else -1
-        _, end_token, rest = text[start:].partition(stop)
+            other_stop = max((token for token in self._stops if text.startswith(token, len(body))), key=len, default="")
+            return len(body) + len(other_stop) if other_stop else -1
+        _, end_token, following_text = text[start:].partition(stop)
         # The end token is this message's only if the next message's words stand after the token.
-        return len(text) - len(rest) if end_token and following.strip() in rest else -1
+        return len(text) - len(following_text) if end_token and following.strip() in following_text else -1
 
     def _stop_of(self, text: str) -> str:
         """Returns the special token at the end of a text, or an empty text."""
         stripped = text.rstrip()
         return max((token for token in self._stops if stripped.endswith(token)), key=len, default="")
 
-    def _rendered(self, messages: list[Message], template: Mapping[str, Any], **more: Any) -> str:
-        return str(self._apply(messages, template, tokenize=False, **more))
+    def _rendered(self, messages: list[Message], template: Mapping[str, Any], **options: Any) -> str:
+        return str(self._apply(messages, template, tokenize=False, **options))
 
-    def _apply(self, messages: list[Message], template: Mapping[str, Any], **more: Any) -> Any:
+    def _apply(self, messages: list[Message], template: Mapping[str, Any], **options: Any) -> Any:
         from jinja2 import TemplateError
 
         try:
-            return self._tokenizer.apply_chat_template(messages, **template, **more)
+            return self._tokenizer.apply_chat_template(messages, **template, **options)
         except (TemplateError, TypeError) as error:
             raise UnusableChat(f": the chat template refuses this conversation: {error}") from error
 

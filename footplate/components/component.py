@@ -29,11 +29,11 @@ def component(
         for name, parameter in parameters.items()
         if parameter.default is parameter.empty and name not in arguments
     ]
-    named = [
+    keywords = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
         for name, annotation in arguments.items()
     ]
-    signature = inspect.Signature([*objects, *named])
+    signature = inspect.Signature([*objects, *keywords])
 
     def build(*objects: Any, **args: Any) -> Any:
         bound = signature.bind(*objects, **args)

@@ -88,9 +88,9 @@ def require_chat_template(processor: Any, component: str) -> None:
 def require_pad_token(processor: Any, component: str) -> None:
     require_tokenizer(processor, component)
     if getattr(processor, "pad_token", None) is None:
-        end = getattr(processor, "eos_token", None)
-        which = end if isinstance(end, str) else "…"
+        end_token = getattr(processor, "eos_token", None)
+        example = end_token if isinstance(end_token, str) else "…"
         raise NotBuildable(
             f"{component} pads texts, but this tokenizer has no pad token",
-            hint=f'say which: "processor": {{"use": "hf/tokenizer", "args": {{"path": …, "pad_token": "{which}"}}}}',
+            hint=f'say which: "processor": {{"use": "hf/tokenizer", "args": {{"path": …, "pad_token": "{example}"}}}}',
         )

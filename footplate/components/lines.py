@@ -150,9 +150,9 @@ class CsvRows(Lines):
 
     def _learn_names(self, header: list[str], path: Path) -> None:
         if len(set(header)) != len(header):
-            twice = next(name for name in header if header.count(name) > 1)
+            repeated_name = next(name for name in header if header.count(name) > 1)
             raise DatasetError(
-                f"{path}: the first line names the column {twice!r} twice",
+                f"{path}: the first line names the column {repeated_name!r} twice",
                 hint="set the argument columns to the names of all columns",
             )
         if self.columns is not None and header != self.columns:
@@ -195,10 +195,10 @@ class _Counted:
 
     def __next__(self) -> str:
         line: bytes = next(self._file)
-        first = self.offset == 0
+        is_first = self.offset == 0
         self.offset += len(line)
         self.number += 1
-        return line.decode("utf-8-sig" if first else "utf-8")
+        return line.decode("utf-8-sig" if is_first else "utf-8")
 
 
 class Selection(Subset[Row]):

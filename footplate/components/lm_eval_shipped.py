@@ -107,8 +107,8 @@ def _tags_in(file: Path, text: bytes) -> list[str]:
     """Returns the tags in a task's file, or in the file that it includes."""
     if tag := _value(_TAG, text):
         return [tag]
-    if listed := _TAGS.search(text):
-        lines = listed[1].decode().splitlines()
+    if tag_list := _TAGS.search(text):
+        lines = tag_list[1].decode().splitlines()
         return [line.strip().removeprefix("-").strip(" \"'") for line in lines]
     included = _value(_INCLUDE, text)
     return _tags_of_template(file.parent / included) if included else []
@@ -145,8 +145,8 @@ def _group(name: str, config: Mapping[str, Any] | None = None, settings: Mapping
         config = load_yaml(shipped().groups[name])
     group_config = {key: value for key, value in config.items() if key in GROUP_FIELD_NAMES} | {"group": name}
     inherited = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | dict(settings or {})
-    listed = config["task"] if isinstance(config["task"], list) else [config["task"]]
-    members = [member for item in listed for member in _members(name, item, inherited)]
+    entries = config["task"] if isinstance(config["task"], list) else [config["task"]]
+    members = [member for item in entries for member in _members(name, item, inherited)]
     return TaskGroup(name, group_config, members)
 
 

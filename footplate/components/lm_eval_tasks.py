@@ -22,7 +22,7 @@ from footplate.components import files
 from footplate.components.hf_datasets import as_dataset
 from footplate.components.hf_processors import require_chat_template
 from footplate.components.lm_eval_shipped import LIBRARY, TaskFile, TaskGroup, named, require_no_code, shipped
-from footplate.contract.errors import DatasetError, NotBuildable, did_you_mean
+from footplate.contract.errors import DatasetError, NotBuildable, did_you_mean, listing
 from footplate.contract.files import kind_of, no_reader
 from footplate.trainer.evaluation import OwnEvaluation
 
@@ -123,9 +123,8 @@ def _of_each(
         hint = did_you_mean(unknown[0], names)
         raise NotBuildable(f"{argument} names {unknown[0]!r}, which is not a task of {group.name}", hint=hint)
     if missing := [name for name in names if name not in paths]:
-        more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
         raise NotBuildable(
-            f"{argument} has no files for these tasks of {group.name}: {', '.join(missing[:10])}{more}",
+            f"{argument} has no files for these tasks of {group.name}: {listing(missing, 10)}",
             hint="a group's result needs the rows of all its tasks",
         )
     return paths
@@ -271,10 +270,10 @@ def _model_of(trainer: Any) -> Any:
 
     def shared(answer: Callable[..., list[Any]], requests: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
         indices = [index for index, request in enumerate(requests) if request.doc_id % peers.world == peers.rank]
-        own = [requests[index] for index in indices]
+        own_requests = [requests[index] for index in indices]
         # If a stop request raises an error in one process, `gather_results` raises the error in all processes.
         parts = peers.gather_results(
-            lambda: dict(zip(indices, answer(own, *args, **kwargs) if own else [], strict=True))
+            lambda: dict(zip(indices, answer(own_requests, *args, **kwargs) if own_requests else [], strict=True))
         )
         answers = {index: value for part in parts for index, value in part.items()}
         return [answers[index] for index in range(len(requests))]

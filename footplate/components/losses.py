@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from footplate.components.component import component
 from footplate.trainer.losses.labels import IGNORE, bad_label
-from footplate.trainer.losses.loss import Loss, items, logits_of, shifted
+from footplate.trainer.losses.loss import Loss, in_shape_of, items, logits_of, shifted
 
 
 class LogitsLoss:
@@ -94,7 +94,7 @@ class BinaryCrossEntropy(LogitsLoss):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
         weights = self.pos_weight.on(logits)
-        logits = _alike("bce", logits, labels)
+        logits = in_shape_of(labels, logits, "bce")
         total = functional.binary_cross_entropy_with_logits(
             logits.float(), labels.float(), pos_weight=weights, reduction="sum"
         )
@@ -108,7 +108,7 @@ class Regression(LogitsLoss):
         self.name, self.function = name, function
 
     def loss(self, logits: Tensor, labels: Tensor) -> Loss:
-        logits = _alike(self.name, logits, labels)
+        logits = in_shape_of(labels, logits, self.name)
         return Loss(self.function(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
 
 
@@ -127,21 +127,6 @@ def _flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if labels.device.type == "cpu" and (error := bad_label("labels", labels, logits.shape[-1])):
         raise error
     return logits, labels
-
-
-def _alike(name: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns the logits in the shape of the labels, without a last dimension of 1.
-
-    Raises ValueError if the shapes still differ.
-    """
-    if logits.shape == (*labels.shape, 1):
-        logits = logits.squeeze(-1)
-    if logits.shape != labels.shape:
-        raise ValueError(
-            f"{name} needs logits and labels of the same shape: logits have the shape {tuple(logits.shape)}, labels "
-            f"{tuple(labels.shape)}"
-        )
-    return logits
 
 
 Weights = Annotated[list[float] | None, "A factor for each class; null is 1 for all"]

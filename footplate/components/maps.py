@@ -123,10 +123,11 @@ def rename(rows: Any, /, *, columns: Annotated[dict[str, str], "Old names to new
 def _renamed(names: dict[str, str], rows: list[Row]) -> list[Row]:
     _require_columns(tuple(names), rows)
     for at, row in enumerate(rows):
-        for old, new in names.items():
-            if new in row and new not in names and new != old:
-                detail = f"column {old!r} cannot be renamed to {new!r}, because there is already a column {new!r}"
-                raise BadRow(at, detail, hint=f"remove column {new!r} with the map drop before the map rename")
+        for name, new_name in names.items():
+            if new_name in row and new_name not in names and new_name != name:
+                existing = f"there is already a column {new_name!r}"
+                detail = f"column {name!r} cannot be renamed to {new_name!r}, because {existing}"
+                raise BadRow(at, detail, hint=f"remove column {new_name!r} with the map drop before the map rename")
     return [{names.get(name, name): value for name, value in row.items()} for row in rows]
 
 
@@ -213,8 +214,8 @@ def name_classes(config: Any, names: list[str], existing: dict[str, int]) -> Non
     """Stores class names in a model's config. Raises NotBuildable if `existing`, the names it already has, differ."""
     numbers = {name: at for at, name in enumerate(names)}
     if len(numbers) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise NotBuildable(f"labels: the argument names has {twice!r} twice", hint="name each class once")
+        repeated_name = next(name for name in names if names.count(name) > 1)
+        raise NotBuildable(f"labels: the argument names has {repeated_name!r} twice", hint="name each class once")
     if existing and existing != numbers:
         existing_names = ", ".join(sorted(existing, key=existing.__getitem__))
         raise NotBuildable(

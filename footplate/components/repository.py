@@ -88,10 +88,10 @@ def _configs(card: Path) -> list[dict[str, Any]]:
     yaml: Any = import_module("yaml")
     header = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", card.read_text(errors="replace"), re.DOTALL)
     try:
-        about = yaml.safe_load(header[1]) if header else {}
+        card_data = yaml.safe_load(header[1]) if header else {}
     except yaml.YAMLError as error:
         raise DatasetError(f"the dataset's card, README.md, cannot be read: {error}") from error
-    configs = about.get("configs") if isinstance(about, dict) else None
+    configs = card_data.get("configs") if isinstance(card_data, dict) else None
     return [config for config in configs or [] if isinstance(config, dict) and config.get("data_files")]
 
 

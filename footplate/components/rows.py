@@ -31,7 +31,7 @@ class Mapped:
         require_rows(rows)
         self.rows, self.change = rows, change
         # Reads one row, so that a column that all rows lack is reported before training starts.
-        self.first = self[0]
+        self[0]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -92,6 +92,13 @@ def require_rows(rows: Any) -> None:
         )
     if len(rows) == 0:
         raise DatasetError("a map received a dataset without rows", hint="check data.train and data.eval")
+
+
+def for_each_set(sets: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns the results of `change` for evaluation data: by name for a dict of sets, else one result, or None."""
+    if isinstance(sets, dict):
+        return {name: change(rows) for name, rows in sets.items()}
+    return None if sets is None else change(sets)
 
 
 def copy_rows(rows: Any, indices: Sequence[int]) -> list[Row]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from footplate.components.component import imported, needs, public_names
 from footplate.components.hf_datasets import as_dataset, require_forms
+from footplate.components.rows import for_each_set
 from footplate.contract.errors import NotBuildable, did_you_mean
 
 LIBRARY = "sentence_transformers"
@@ -90,16 +91,11 @@ class EmbeddingTrainer:
         library = imported(LIBRARY)
         if not isinstance(parts.model, library.SentenceTransformer):
             raise NotBuildable("st/embedding can train only an encoder", hint='use the model "st/encoder"')
-        evaluation = parts.eval
-        if isinstance(evaluation, dict):
-            evaluation = {name: _dataset(rows) for name, rows in evaluation.items()}
-        elif evaluation is not None:
-            evaluation = _dataset(evaluation)
         return library.SentenceTransformerTrainer(
             model=parts.model,
             args=library.SentenceTransformerTrainingArguments(**training, batch_sampler=batch_sampler, prompts=prompts),
             train_dataset=_dataset(parts.train),
-            eval_dataset=evaluation,
+            eval_dataset=for_each_set(parts.eval, _dataset),
             loss=_loss(parts.model, loss, loss_args or {}),
             callbacks=parts.callbacks,
         )

@@ -112,8 +112,8 @@ def saved_rows(folder: Path, split: str | None) -> TableRows:
 
     folder = _split(folder, split)
     try:
-        listed = json.loads((folder / "state.json").read_text())["_data_files"]
-        names = [str(file["filename"]) for file in listed]
+        data_files = json.loads((folder / "state.json").read_text())["_data_files"]
+        names = [str(file["filename"]) for file in data_files]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(
             f"{folder.name} is not a folder that save_to_disk wrote: its state.json cannot be read",

@@ -26,15 +26,15 @@ class Tokenize:
     truncation: bool
 
     def __call__(self, rows: list[Row]) -> list[Row]:
-        first = [self.prefix + text for text in texts(rows, self.column)]
-        second = () if self.pair is None else (texts(rows, self.pair),)
-        tokens = self.tokenizer(first, *second, truncation=self.truncation, max_length=self._limit(self.max_length))
+        first_texts = [self.prefix + text for text in texts(rows, self.column)]
+        second_texts = () if self.pair is None else (texts(rows, self.pair),)
+        limit = self._limit(self.max_length)
+        tokens = self.tokenizer(first_texts, *second_texts, truncation=self.truncation, max_length=limit)
         if self.target is not None:
             targets = texts(rows, self.target)
             limit = self._limit(self.max_target_length)
-            tokens["labels"] = self.tokenizer(text_target=targets, truncation=self.truncation, max_length=limit)[
-                "input_ids"
-            ]
+            labels = self.tokenizer(text_target=targets, truncation=self.truncation, max_length=limit)
+            tokens["labels"] = labels["input_ids"]
         return _with(tokens, rows, (self.column, self.pair, self.target))
 
     def _limit(self, length: int | None) -> int | None:
@@ -139,13 +139,11 @@ class TokenizeAnswers:
         tokens = self.tokenizer(
             texts(rows, self.question), contexts, truncation="only_second", max_length=self.max_length
         )
-        features = []
-        for at, (row, answer) in enumerate(zip(rows, column(rows, self.column), strict=True)):
-            start, end = self._span(tokens, at, answer, contexts[at])
-            encoded = {name: tokens[name][at] for name in tokens}
-            rest = without(row, (self.question, self.context, self.column))
-            features.append({**rest, **encoded, "start_positions": start, "end_positions": end})
-        return features
+        answers = column(rows, self.column)
+        spans = [self._span(tokens, at, answer, contexts[at]) for at, answer in enumerate(answers)]
+        tokens["start_positions"] = [start for start, _ in spans]
+        tokens["end_positions"] = [end for _, end in spans]
+        return _with(tokens, rows, (self.question, self.context, self.column))
 
     def _span(self, tokens: Any, at: int, answer: Any, context: str) -> tuple[int, int]:
         """Returns the first and the last token of the row's first answer in its context, or NOWHERE.
@@ -158,9 +156,9 @@ class TokenizeAnswers:
         text, begin = answers[0], starts[0]
         if not text or context[begin : begin + len(text)] != text:
             raise BadRow(at, f"the answer {text[:80]!r} is not at character {begin} of {self.context!r}")
-        first = tokens.char_to_token(at, begin, sequence_index=1)
-        last = tokens.char_to_token(at, begin + len(text) - 1, sequence_index=1)
-        return NOWHERE if first is None or last is None else (first, last)
+        first_token = tokens.char_to_token(at, begin, sequence_index=1)
+        last_token = tokens.char_to_token(at, begin + len(text) - 1, sequence_index=1)
+        return NOWHERE if first_token is None or last_token is None else (first_token, last_token)
 
     def _texts_and_starts(self, answer: Any, at: int) -> tuple[list[str], list[int]]:
         if not isinstance(answer, dict) or not {"text", "answer_start"} <= answer.keys():

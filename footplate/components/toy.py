@@ -57,15 +57,15 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.merge(self._attend(self.norm_attention(x)))
-        fed: Tensor = self.feed(self.norm_feed(x))
-        return x + fed
+        update: Tensor = self.feed(self.norm_feed(x))
+        return x + update
 
     def _attend(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         query, key, value = self.query_key_value(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-        return mixed.transpose(1, 2).reshape(batch, length, width)
+        values = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        return values.transpose(1, 2).reshape(batch, length, width)
 
 
 class GptForCausalLM(nn.Module):

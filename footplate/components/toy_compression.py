@@ -59,9 +59,9 @@ class Codec(nn.Module):
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         rounded, bits = self.bottleneck(self.encode(x))
-        back = self.decode(rounded)
-        loss = functional.mse_loss(back, x) + self.rate_weight * bits.mean()
-        return {"loss": loss, "logits": back}
+        decoded = self.decode(rounded)
+        loss = functional.mse_loss(decoded, x) + self.rate_weight * bits.mean()
+        return {"loss": loss, "logits": decoded}
 
     def aux_loss(self) -> Tensor:
         loss: Tensor = self.bottleneck.loss()

@@ -92,6 +92,6 @@ def _sentence(rows: Any, name: str, config: Any, cut: int, is_lost: list[bool]) 
         f"and are cut at the {side}"
     )
     if any(is_lost):
-        first = where(rows, is_lost.index(True))
-        sentence += f"; {sum(is_lost):,} of them lose all words of the assistant and are left out, the first is {first}"
+        place = where(rows, is_lost.index(True))
+        sentence += f"; {sum(is_lost):,} of them lose all words of the assistant and are left out, the first is {place}"
     return sentence

@@ -80,13 +80,13 @@ class TrlTrainer:
         rewards = [kind("reward_funcs", kind.KEYWORD_ONLY, annotation=_REWARDS)] if self.has_rewards else []
         return inspect.Signature([*parts, *rewards, *_parameters(self.name)])
 
-    def __call__(self, parts: Any, training: Arguments, /, **own: Any) -> Any:
+    def __call__(self, parts: Any, training: Arguments, /, **own_arguments: Any) -> Any:
         """Makes the trainer from the job's objects in `parts`, the arguments in `training`, and TRL's own arguments."""
-        _require_known(own, self.__signature__.parameters)
+        _require_known(own_arguments, self.__signature__.parameters)
         require_tokenizer(parts.processor, f"TRL's {self.name}Trainer")
         library = imported("trl")
         try:
-            config = getattr(library, f"{self.name}Config")(**training, **own)
+            config = getattr(library, f"{self.name}Config")(**training, **own_arguments)
         except ValueError as error:
             raise NotBuildable(f"TRL's {self.name}Trainer refuses the job: {error}") from error
         sets, own_sets = _parted(parts.eval)

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from footplate.contract.body import MAX_PROBLEMS, pointer_to
-from footplate.contract.errors import InvalidSpec, Problem, did_you_mean
+from footplate.contract.errors import InvalidSpec, Problem, did_you_mean, listing
 from footplate.contract.spec_parts import Script
 
 if TYPE_CHECKING:
@@ -239,5 +239,4 @@ def unknown_module(pointer: str, module: str, module_names: list[str]) -> Proble
 
 
 def _some(names: list[str]) -> str:
-    suffix = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return (", ".join(names[:12]) + suffix) or "nothing that Python could import"
+    return listing(names, 12) or "nothing that Python could import"

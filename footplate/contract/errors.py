@@ -97,9 +97,8 @@ class UnknownComponent(FootplateError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        suffix = f" and {len(names) - MOST_KNOWN} more" if len(names) > MOST_KNOWN else ""
-        listing = f"{', '.join(names[:MOST_KNOWN]) or 'none'}{suffix}"
-        super().__init__(f"no {kind} named {name!r}. Known: {listing}.", hint=did_you_mean(name, names))
+        text = f"no {kind} named {name!r}. Known: {listing(names, MOST_KNOWN) or 'none'}."
+        super().__init__(text, hint=did_you_mean(name, names))
         self.kind, self.name, self.known = kind, name, names
 
 
@@ -243,6 +242,12 @@ def few_hints() -> Iterator[None]:
 
 MIN_BEGINNING = 4
 """The smallest number of characters of a name that can be a hint for a longer name with this beginning."""
+
+
+def listing(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Returns the first names, at most `most` of them, and the number of the others, as `a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str | None:

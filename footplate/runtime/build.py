@@ -15,6 +15,7 @@ from typing import Any
 from footplate.components.component import missing
 from footplate.components.hf_loading import MERGES_AT_END
 from footplate.components.lines import split_rows
+from footplate.components.rows import for_each_set
 from footplate.contract.components import GROUPS, entry_point_group
 from footplate.contract.errors import InvalidSpec, NotBuildable, Problem, UnknownComponent
 from footplate.contract.host.file_roots import ROOTS, Files, Roots, resolved
@@ -60,22 +61,15 @@ class Parts:
 def build(spec: JobSpec, roots: Roots) -> Parts:
     """Builds the parts. Data comes first, so that missing data is reported before a large model is loaded."""
     builder = _Builder(spec, roots)
-    sets = spec.data.eval
     train, test = builder.batches("train", spec.data.train), builder.batches("test", spec.data.test)
-    evaluation: Any = (
-        {name: builder.make("data", dataset) for name, dataset in sets.items()}
-        if isinstance(sets, dict)
-        else builder.make("data", sets)
-    )
+    evaluation = for_each_set(spec.data.eval, partial(builder.make, "data"))
     if spec.data.split is not None:
         train, evaluation = split_rows(train, spec.data.split)
     trainer_args: dict[str, Any] = dict(spec.trainer.args) if spec.trainer else {}
     rewards = trainer_args.pop(REWARDS, ())
     return Parts(
         train=builder.mapped(train),
-        eval={name: builder.mapped(rows) for name, rows in evaluation.items()}
-        if isinstance(sets, dict)
-        else builder.mapped(evaluation),
+        eval=for_each_set(evaluation, builder.mapped),
         processor=builder.processor,
         model=builder.model,
         collator=builder.collator,
@@ -106,13 +100,13 @@ class _Builder:
     def __init__(self, spec: JobSpec, roots: Roots) -> None:
         self.spec, self.roots = spec, roots
 
-    def make(self, group: str, component: Component | None, **more: Any) -> Any:
+    def make(self, group: str, component: Component | None, **objects: Any) -> Any:
         """Calls a component, if any. Parameters before a `/`, as in (rows, processor, /), get the job's objects."""
         if component is None:
             return None
         # Missing files are reported before a part, such as a large model, is loaded for this component.
         target, args = _installed(group, component), resolved(component.args, self.roots)
-        parts = [more[name] if name in more else getattr(self, name) for name in _needed_parts(target)]
+        parts = [objects[name] if name in objects else getattr(self, name) for name in _needed_parts(target)]
         return target(*parts, **args)
 
     def batches(self, field: str, component: Component | None) -> Any:
@@ -264,7 +258,7 @@ def check_trainer(trainer: Any, optimizers: Sequence[Any]) -> None:
     for rows in sets.values() if isinstance(sets, dict) else [sets]:
         if isinstance(rows, OwnEvaluation):
             rows.check(trainer)
-    if _merges(trainer.model) and not trainer._footplate.strategy.holds_whole:
+    if merges_at_end(trainer.model) and not trainer._footplate.strategy.holds_whole:
         raise NotBuildable(
             "peft.merge needs the whole model in one process, and this strategy shards the model",
             hint="use ddp or one process, or leave merge out and merge the job's outputs later",
@@ -276,11 +270,12 @@ def check_trainer(trainer: Any, optimizers: Sequence[Any]) -> None:
             raise InvalidSpec([Problem("/optimizers", "not_parted", str(error))]) from error
 
 
-def save_model(trainer: Any, folder: Path) -> None:
+def save_model(trainer: Any, folder: Path, *, merges: bool) -> None:
     """Saves the job's model: the whole model, only its adapters, or the model with the adapters merged into it."""
     write_end_tokens(base_model(trainer.model), trainer.processing_class)
-    (trainer.save_merged_model if _merges(trainer.model) else trainer.save_model)(str(folder))
+    (trainer.save_merged_model if merges else trainer.save_model)(str(folder))
 
 
-def _merges(model: Any) -> bool:
+def merges_at_end(model: Any) -> bool:
+    """Returns True if the model component has `peft.merge`, so that the outputs hold the merged model."""
     return bool(getattr(model, MERGES_AT_END, False))

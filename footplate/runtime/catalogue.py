@@ -25,9 +25,9 @@ from footplate.runtime.build import registered
 
 def write(path: Path) -> None:
     """Writes the catalogue atomically, because the heartbeat may read the file at any time."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(Catalogue.of([*describe_all(), *packages()]).as_json()))
-    new.rename(path)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(Catalogue.of([*describe_all(), *packages()]).as_json()))
+    temporary.rename(path)
 
 
 def packages() -> Iterator[Described]:

@@ -45,7 +45,7 @@ from footplate.contract.host.launch import (
 from footplate.contract.lifecycle import JobState, Reason, StopMode
 from footplate.contract.messages import CheckpointOffer
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.state import TrainerControl, TrainerState
+from footplate.trainer.state import TrainerControl, TrainerState, watched_metric
 from footplate.trainer.strategies.peers import OneProcess
 
 QUEUE_BYTES = 256 * 1024
@@ -204,8 +204,8 @@ class Emit(TrainerCallback):
             outputs=self._files.relative(self._files.outputs),
         )
 
-    def note(self, message: str, step: int | None = None, **more: Any) -> None:
-        self.event_socket.send(Kind.NOTE, {"message": message, **more}, step)
+    def note(self, message: str, step: int | None = None, **fields: Any) -> None:
+        self.event_socket.send(Kind.NOTE, {"message": message, **fields}, step)
 
     def users_note(self, message: str) -> None:
         if len(message) > MAX_NOTE:
@@ -373,7 +373,8 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _score(args: Any, state: TrainerState, step: int) -> float | None:
     """Returns the value of `metric_for_best_model` at this step, or None without an evaluation at this step."""
-    name = args.metric_for_best_model or ""
-    name = name if name.startswith("eval_") else f"eval_{name}"
+    if not args.metric_for_best_model:
+        return None
+    name = watched_metric(args)
     values = [entry[name] for entry in state.log_history if entry.get("step") == step and name in entry]
     return float(values[-1]) if values and math.isfinite(values[-1]) else None

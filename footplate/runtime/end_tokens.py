@@ -19,9 +19,9 @@ def end_of_answer(tokenizer: Any) -> int | None:
     except Exception:
         # The tokenizer has no template, or the template refuses this conversation.
         return None
-    rest = text.rpartition(_ANSWER)[2].lstrip()
+    suffix = text.rpartition(_ANSWER)[2].lstrip()
     added_tokens = getattr(tokenizer, "added_tokens_decoder", {})
-    ends = {str(added): token for token, added in added_tokens.items() if rest.startswith(str(added))}
+    ends = {str(added): token for token, added in added_tokens.items() if suffix.startswith(str(added))}
     return ends[max(ends, key=len)] if ends else None
 
 

@@ -8,8 +8,8 @@ from footplate.contract.host.launch import Order
 from footplate.contract.hub import base_model
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Export
+from footplate.runtime.build import save_model
 from footplate.runtime.emit import Emit
-from footplate.runtime.end_tokens import write_end_tokens
 from footplate.runtime.starting_point import load_checkpoint
 from footplate.trainer import adapters
 from footplate.trainer.trainer import Trainer
@@ -29,8 +29,7 @@ def export(options: Export, spec: JobSpec, trainer: Trainer, order: Order, emit:
     name = base_model(spec.model.args) if spec.model else None
     for config in getattr(trainer.model, "peft_config", {}).values():
         config.base_model_name_or_path = name or config.base_model_name_or_path
-    write_end_tokens(adapters.base_model(trainer.model), trainer.processing_class)
     folder = order.files.outputs
-    (trainer.save_merged_model if options.merge else trainer.save_model)(str(folder))
+    save_model(trainer, folder, merges=options.merge)
     (folder / CARD).write_text(options.card, encoding="utf-8")
     return emit.finished_outcome({})

@@ -154,10 +154,10 @@ class LiveCommands(TrainerCallback):
         self._seen = self._page[COMMANDS_AT]
         unread_bytes = int.from_bytes(self._seen, "little") - self._read
         lines = os.pread(self._fd, unread_bytes, mmap.PAGESIZE + self._read)
-        whole = lines[: lines.rfind(b"\n") + 1]
-        self._read += len(whole)
+        complete_lines = lines[: lines.rfind(b"\n") + 1]
+        self._read += len(complete_lines)
         commands, self._waiting = self._waiting, []
-        return [*commands, *(Command.model_validate_json(line) for line in whole.splitlines())]
+        return [*commands, *(Command.model_validate_json(line) for line in complete_lines.splitlines())]
 
     def _do(
         self, command: Command, state: TrainerState, control: TrainerControl, status: Literal["done", "again"]
@@ -172,7 +172,7 @@ class LiveCommands(TrainerCallback):
         data = DoData(
             status=status, message=_sentence(saves, evaluates, changed, refusals, self.run), asked=command.no,
             save=saves, evaluate=evaluates, refused=refusals,
-            set={name: {"from": was, "to": now} for name, (was, now) in changed.values.items()},
+            set={name: {"from": old, "to": new} for name, (old, new) in changed.values.items()},
         )  # fmt: skip
         self._event_socket.send(Kind.DO, data.model_dump(exclude_defaults=True), state.global_step, state.epoch)
 
@@ -187,11 +187,12 @@ def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 
 def _sentence(saves: bool, evaluates: bool, changed: ChangeResult, refusals: dict[str, str], run: FootplateRun) -> str:
     sentences = ["saves a checkpoint"] * saves + ["evaluates the model"] * evaluates
-    for name, (old, new) in changed.values.items():
-        if isinstance(new, dict):
-            sentences += [f"{name}.{optimizer} is {rate}, was {old[optimizer]}" for optimizer, rate in new.items()]
+    for name, (old_value, new_value) in changed.values.items():
+        if isinstance(new_value, dict):
+            rates = new_value.items()
+            sentences += [f"{name}.{optimizer} is {rate}, was {old_value[optimizer]}" for optimizer, rate in rates]
         else:
-            sentences.append(f"{name} is {new}, was {old}")
+            sentences.append(f"{name} is {new_value}, was {old_value}")
     rate = changed.values.get("learning_rate", (0.0, 0.0))[1]
     if changed.values.keys() & {"learning_rate", "max_steps"} and not isinstance(rate, dict):
         sentences.append(f"the current learning rate is {run.learning_rate():.6g}")

@@ -27,7 +27,7 @@ from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import DistributedDataParallelKwargs
 
 from footplate.contract.arguments import TrainingArguments
-from footplate.contract.errors import OwnCodeError
+from footplate.contract.errors import OwnCodeError, listing
 from footplate.contract.events import DoneData, json_safe
 from footplate.contract.host.artifacts import is_checkpoint_copy
 from footplate.contract.host.bundle_files import unpack
@@ -155,11 +155,11 @@ class Job:
     def eval(self, values: Mapping[str, Any], *, step: int, epoch: float | None = None) -> None:
         """Reports metrics of an evaluation. Names get the prefix `eval_` if they lack it."""
         self._is_at(step, epoch)
-        named = {
+        metrics = {
             name if name.startswith("eval_") else f"eval_{name}": value for name, value in plain_values(values).items()
         }
-        self._state.log_history.append({**named, "step": step})
-        self._emit.on_evaluate(self.args, self._state, self._control, metrics=named)
+        self._state.log_history.append({**metrics, "step": step})
+        self._emit.on_evaluate(self.args, self._state, self._control, metrics=metrics)
 
     def checkpoint(self, *, step: int, write: Callable[[Path], None] | None = None) -> LoopCheckpoint:
         """Commits `checkpoint-<step>` completely or not at all. `write(folder)` writes its files.
@@ -269,10 +269,9 @@ def _run_script(spec: JobSpec, loop: Script, order: Order, emit: Emit, find: Fin
 def not_found(folder: Path) -> str:
     """Returns the hint for a script that misses a file: where the script runs, and which files that folder has."""
     names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir() if not path.name.startswith("."))
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    listed = ", ".join(names[:MOST_NAMES]) + more
+    files = listing(names, MOST_NAMES) or "no files"
     return (
-        f"the script runs in a folder that has a copy of its bundle: {listed or 'no files'}. "
+        f"the script runs in a folder that has a copy of its bundle: {files}. "
         "Put the file into the folder that --code names, or name an absolute path on the node"
     )
 

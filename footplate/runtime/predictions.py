@@ -11,6 +11,7 @@ import numpy
 from safetensors.numpy import save_file
 
 from footplate.contract.events import json_safe
+from footplate.trainer.metrics.third_party import decoded
 
 LINES = "predictions.jsonl"
 TENSORS = "predictions.safetensors"
@@ -34,9 +35,7 @@ def as_texts(tokens: Any, processor: Any) -> Any:
     """Returns tokens as texts, without padding and special tokens. Without a tokenizer, returns the tokens."""
     if tokens is None or not callable(getattr(processor, "batch_decode", None)):
         return tokens
-    pad = getattr(processor, "pad_token_id", None) or 0
-    texts = processor.batch_decode(numpy.where(tokens < 0, pad, tokens).tolist(), skip_special_tokens=True)
-    return numpy.array([text.strip() for text in texts])
+    return numpy.array(decoded(tokens, processor))
 
 
 def arrays_of(name: str, value: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from footplate.contract.host.linux import die_with_parent
 from footplate.contract.spec import JobSpec
 from footplate.contract.strategies import strategy_arguments
 from footplate.runtime import extensions, own_code, own_loop, predictions, process_group
-from footplate.runtime.build import Parts, build, check_trainer, save_model
+from footplate.runtime.build import Parts, build, check_trainer, merges_at_end, save_model
 from footplate.runtime.emit import Emit, EventSocket, StoppedEvaluating
 from footplate.runtime.export import export
 from footplate.runtime.live_commands import FootplateRun, LiveCommands
@@ -193,11 +193,11 @@ def prepare_to_continue(spec: JobSpec, order: Order, emit: Emit, data_files: Fil
         tracker_folders.copy_earlier_files(order)
     except OSError as error:
         emit.note(f"the trackers' files of earlier attempts could not be copied, so trackers begin new runs: {error}")
-    now = {**fingerprints(data_files), **order.commits}
-    write_record(order.files.folder, now)
+    record = {**fingerprints(data_files), **order.commits}
+    write_record(order.files.folder, record)
     start = find_starting_point(spec, order, emit)
     if start is not None and start.is_own:
-        require_same(Path(start.folder).parent, now)
+        require_same(Path(start.folder).parent, record)
     return start
 
 
@@ -282,7 +282,7 @@ def finish(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test: A
     metrics = result(trainer, emit)
     try:
         if spec.data.train is not None:
-            save_model(trainer, folder)
+            save_model(trainer, folder, merges=merges_at_end(trainer.model))
         if order.rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
             if predicted is not None:

@@ -145,8 +145,10 @@ class ScriptReports:
             self._emit.peers = trainer._footplate.strategy.peers
         else:
             self._emit.peers = process_group.peers(self._order, None, trainer.args.ddp_timeout)
-        last = self._stage
-        self._stage = Stage(0, 0) if last is None else Stage(last.number + 1, last.first_step + last.steps)
+        if self._stage is None:
+            self._stage = Stage(0, 0)
+        else:
+            self._stage = Stage(self._stage.number + 1, self._stage.first_step + self._stage.steps)
         self.is_training = True
         try:
             yield

@@ -91,18 +91,18 @@ def find_starting_point(spec: JobSpec, order: Order, emit: Emit) -> StartingPoin
     own_offers = [offer for offer in order.checkpoints if offer.of is None]
     if own_offers:
         return StartingPoint(newest_valid(own_offers, order, emit), is_own=True)
-    wanted = spec.resume_from
-    if wanted is None:
+    source = spec.resume_from
+    if source is None:
         cause = " again: no attempt before this one has committed a checkpoint" if order.attempt > 1 else ""
         emit.note(f"starts at step 0{cause or ': the job has no checkpoint'}")
         return None
-    weights_only = wanted.mode == "weights" or (spec.data.train is None and spec.loop is None)
-    if wanted.path is not None:
-        return _folder(wanted.path, order, emit, weights_only=weights_only)
+    weights_only = source.mode == "weights" or (spec.data.train is None and spec.loop is None)
+    if source.path is not None:
+        return _folder(source.path, order, emit, weights_only=weights_only)
     for offer in order.checkpoints:
         return _of_another_job(offer, order, emit, weights_only=weights_only)
     raise NoValidCheckpoint(
-        f"checkpoint {wanted.checkpoint}, from which this job starts, is gone: job {wanted.job} was deleted",
+        f"checkpoint {source.checkpoint}, from which this job starts, is gone: job {source.job} was deleted",
         hint="submit a new job with another resume_from, or without one",
     )
 

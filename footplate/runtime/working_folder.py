@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
+from footplate.contract.errors import listing
 from footplate.contract.host.artifacts import is_checkpoint_copy
 from footplate.contract.host.bundle_files import Bundle
 from footplate.contract.layout import OUTPUTS
@@ -76,8 +77,7 @@ def keep_outputs(folder: Path, archive: Path) -> list[str]:
 
 def _sentences(shadowed: list[str], too_many: int) -> Iterator[str]:
     if shadowed:
-        some = ", ".join(shadowed[:5]) + (f" and {len(shadowed) - 5} more" if len(shadowed) > 5 else "")
-        yield f"not among the outputs, because {OUTPUTS}/ has another file of the same name: {some}"
+        yield f"not among the outputs, because {OUTPUTS}/ has another file of the same name: {listing(shadowed, 5)}"
     if too_many:
         yield (
             f"{too_many} files of the working folder are not among the outputs: {MAX_FILES:,} files and "

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from footplate.contract.errors import CheckpointCorrupt
+from footplate.contract.errors import CheckpointCorrupt, listing
 
 WEIGHTS = "adapter_model.safetensors"
 REST = "beside_adapter.safetensors"
@@ -32,8 +32,8 @@ def base_model(model: nn.Module) -> nn.Module:
     get_base_model: Any = getattr(model, "get_base_model", None)
     if get_base_model is not None:
         return get_base_model()  # type: ignore[no-any-return]
-    mixed: Any = getattr(model, "base_model", None)
-    return mixed.model if are_in(model) and isinstance(getattr(mixed, "model", None), nn.Module) else model
+    mixed_model: Any = getattr(model, "base_model", None)
+    return mixed_model.model if are_in(model) and isinstance(getattr(mixed_model, "model", None), nn.Module) else model
 
 
 def state_to_save(model: nn.Module) -> dict[str, Any]:
@@ -53,9 +53,9 @@ def save_rest(model: nn.Module, folder: Path, state: dict[str, Any] | None = Non
     changing = trained | {name for name, _ in model.named_buffers() if name in model_state}
     state = model_state if state is None else state
     prompts = {name for name in model_state if name.startswith(PROMPT_ENCODERS)}
-    rest = [name for name in sorted(changing | prompts) if name in prompts or _place(model_state[name]) not in places]
-    if rest:
-        save_file({name: state[name].detach().contiguous() for name in rest}, folder / REST)
+    outside = {name for name in changing if _place(model_state[name]) not in places}
+    if outside | prompts:
+        save_file({name: state[name].detach().contiguous() for name in sorted(outside | prompts)}, folder / REST)
 
 
 def _place(tensor: Tensor) -> int:
@@ -68,13 +68,13 @@ def load(model: nn.Module, folder: Path) -> None:
     """Loads every adapter of the model from the files that peft writes."""
     from peft.utils import set_peft_model_state_dict
 
-    rest = load_file(folder / REST) if (folder / REST).is_file() else {}
+    other_weights = load_file(folder / REST) if (folder / REST).is_file() else {}
     for name in _names(model):
         stored = _stored(model, name, folder, _of(model, name))
-        if not any(key.startswith(f"{PROMPT_ENCODERS}{name}.") for key in rest):
+        if not any(key.startswith(f"{PROMPT_ENCODERS}{name}.") for key in other_weights):
             set_peft_model_state_dict(model, stored, adapter_name=name)
-    if rest:
-        model.load_state_dict(rest, strict=False)
+    if other_weights:
+        model.load_state_dict(other_weights, strict=False)
 
 
 def read(model: nn.Module, folder: Path) -> dict[str, Tensor]:
@@ -130,9 +130,8 @@ def _stored(model: nn.Module, name: str, folder: Path, current: dict[str, Tensor
         key for key in stored if key in current and current[key].numel() and stored[key].shape != current[key].shape
     ]
     if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"{folder.name} belongs to another adapter or another model: {', '.join(wrong[:3])}{more} are missing "
+            f"{folder.name} belongs to another adapter or another model: {listing(wrong, 3)} are missing "
             "in the checkpoint or in the model, or differ in shape"
         )
     return stored

@@ -81,7 +81,7 @@ class HfArgumentParser(ArgumentParser):
                     group, field, hints[field.name], " ".join(text.split()).replace("%", "%%") if text else text
                 )
         # Hidden options without a default, so that an option that is not given has no effect.
-        hidden: dict[str, Any] = {"nargs": "?", "const": True, "type": _loose, "default": SUPPRESS, "help": SUPPRESS}
+        hidden: dict[str, Any] = {"nargs": "?", "const": True, "type": _guessed, "default": SUPPRESS, "help": SUPPRESS}
         for name in _further_names(kind):
             group.add_argument(f"--{name}", f"--{name.replace('_', '-')}", dest=name, **hidden)
 
@@ -121,8 +121,8 @@ class HfArgumentParser(ArgumentParser):
         return (*objects, *further_objects)
 
     def _nearest(self, unused_words: Iterable[str]) -> str:
-        first = next((word for word in unused_words if word.startswith("--")), "")
-        hint = did_you_mean(first.split("=")[0], self._option_string_actions) if first else None
+        first_option = next((word for word in unused_words if word.startswith("--")), "")
+        hint = did_you_mean(first_option.split("=")[0], self._option_string_actions) if first_option else None
         return f" ({hint})" if hint else ""
 
     def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
@@ -173,7 +173,7 @@ def _further_names(kind: Any) -> list[str]:
     return [name for name in (*LEGACY, *contract_arguments.NOT_YET) if name not in _fields(kind)]
 
 
-def _loose(text: str) -> Any:
+def _guessed(text: str) -> Any:
     """Parses a number, a boolean or JSON if the text looks like one, else returns the text."""
     low = text.lower()
     if low in ("true", "false", "none"):
@@ -208,7 +208,7 @@ def _add_option(group: ArgumentParser | _ArgumentGroup, field: Any, hint: Any, h
 def _is_flag(hint: Any, field: Any) -> bool:
     """Returns True if `--flag` alone means True. An optional bool needs a default of True or False for that."""
     members = _members(hint)
-    return members == [bool] and (type(None) not in _all(hint) or isinstance(field.default, bool))
+    return members == [bool] and (type(None) not in _alternatives(hint) or isinstance(field.default, bool))
 
 
 def _reading(hint: Any) -> dict[str, Any]:
@@ -223,13 +223,13 @@ def _reading(hint: Any) -> dict[str, Any]:
     return {"type": _reader([member for member in members if member not in lists])}
 
 
-def _all(hint: Any) -> tuple[Any, ...]:
+def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def _members(hint: Any) -> list[Any]:
     """Returns the types that a value may have, without None."""
-    return [member for member in _all(hint) if member is not type(None)]
+    return [member for member in _alternatives(hint) if member is not type(None)]
 
 
 def _choices(kind: Any) -> list[Any] | None:
@@ -254,7 +254,7 @@ def _reader(kinds: list[Any]) -> Callable[[str], Any]:
         problem: Exception | None = None
         for kind in ordered_kinds:
             try:
-                return _as(kind, text)
+                return _parsed(kind, text)
             except (ValueError, TypeError, ArgumentTypeError) as error:
                 problem = error
         raise ArgumentTypeError(str(problem))
@@ -265,7 +265,7 @@ def _reader(kinds: list[Any]) -> Callable[[str], Any]:
 _ORDER_OF_TRIALS: dict[Any, int] = {bool: 0, int: 1, float: 2, dict: 3, str: 8, Path: 9}
 
 
-def _as(kind: Any, text: str) -> Any:
+def _parsed(kind: Any, text: str) -> Any:
     plain = get_origin(kind) or kind
     if plain is bool:
         return string_to_bool(text)

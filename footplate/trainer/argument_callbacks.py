@@ -84,9 +84,9 @@ class StopOnNan(TrainerCallback):
         internals = self.trainer._footplate
         in_a_row = max(internals.strategy.peers.all_gather(internals.run.step.tally.not_finite_in_a_row()))
         if in_a_row >= self.steps:
-            last = state.global_step
+            step = state.global_step
             raise FloatingPointError(
-                f"the loss was NaN or infinite in {in_a_row} steps in a row, {last - in_a_row + 1} to {last}; the last "
+                f"the loss was NaN or infinite in {in_a_row} steps in a row, {step - in_a_row + 1} to {step}; the last "
                 f"of them {describe_step(self.trainer)}. max_nan_steps is {self.steps}: check these samples, lower "
                 "learning_rate, or raise max_nan_steps"
             )

@@ -41,7 +41,7 @@ def explained(trainer: Trainer, batches: Sequence[Any], error: Exception) -> Exc
     If None is returned and the shapes or dtypes did not match, `error` gets a note with both and what to change.
     """
     mappings = [batch for batch in batches if isinstance(batch, Mapping)]
-    reason = explain_labels(error, mappings, trainer.model, trainer.label_names or ("labels",))
+    reason = explain_labels(error, mappings, trainer.model, trainer.label_names)
     if reason is None and mappings and is_misfit(error):
         error.add_note(_shape_hint(trainer.model, mappings[0], error))
     return reason

@@ -74,6 +74,15 @@ EVENTS = tuple(name for name in vars(TrainerCallback) if name.startswith("on_"))
 Listener = Callable[..., Control]
 
 
+def _plain_event(event: str) -> Callable[[CallbackHandler, Any, TrainerState, TrainerControl], TrainerControl]:
+    """Returns the CallbackHandler's method for an event that resets no flag and has no further arguments."""
+
+    def call(handler: CallbackHandler, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
+        return handler.call_event(event, args, state, control)
+
+    return call
+
+
 class CallbackHandler:
     """Calls the callbacks of an event in order. Adding or removing a callback updates the list for each event."""
 
@@ -165,38 +174,27 @@ class CallbackHandler:
                 control = answer
         return control
 
-    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_init_end", args, state, control)
+    on_init_end = _plain_event("on_init_end")
+    on_train_end = _plain_event("on_train_end")
+    on_epoch_end = _plain_event("on_epoch_end")
+    on_pre_optimizer_step = _plain_event("on_pre_optimizer_step")
+    on_optimizer_step = _plain_event("on_optimizer_step")
+    on_substep_end = _plain_event("on_substep_end")
+    on_step_end = _plain_event("on_step_end")
+    on_prediction_step = _plain_event("on_prediction_step")
+    on_push_begin = _plain_event("on_push_begin")
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
         control._new_training()
         return self.call_event("on_train_begin", args, state, control)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_train_end", args, state, control)
-
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
         control._new_epoch()
         return self.call_event("on_epoch_begin", args, state, control)
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_epoch_end", args, state, control)
-
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
         control._new_step()
         return self.call_event("on_step_begin", args, state, control)
-
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_pre_optimizer_step", args, state, control)
-
-    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_optimizer_step", args, state, control)
-
-    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_substep_end", args, state, control)
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_step_end", args, state, control)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float]
@@ -219,25 +217,19 @@ class CallbackHandler:
         control.should_log = False
         return self.call_event("on_log", args, state, control, logs=logs)
 
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_prediction_step", args, state, control)
-
-    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl) -> TrainerControl:
-        return self.call_event("on_push_begin", args, state, control)
-
 
 class DefaultFlowCallback(TrainerCallback):
     """Sets the control's flags for logging, evaluation and saving from the arguments."""
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Control:
-        step, last = state.global_step, state.global_step >= state.max_steps
+        step, is_last = state.global_step, state.global_step >= state.max_steps
         if (step == 1 and args.logging_first_step) or _is_due(args.logging_strategy, step, state.logging_steps):
             control.should_log = True
-        if args.eval_strategy == "steps" and args.eval_delay <= step and (last or step % state.eval_steps == 0):
+        if args.eval_strategy == "steps" and args.eval_delay <= step and (is_last or step % state.eval_steps == 0):
             control.should_evaluate = True
-        if args.save_strategy == "steps" and (last or _is_due("steps", step, state.save_steps)):
+        if args.save_strategy == "steps" and (is_last or _is_due("steps", step, state.save_steps)):
             control.should_save = True
-        if last:
+        if is_last:
             control.should_training_stop = True
         return control
 

@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from footplate.contract.crash_points import Moment, reached
-from footplate.contract.errors import CheckpointCorrupt
+from footplate.contract.errors import CheckpointCorrupt, listing
 from footplate.trainer import adapters, weights
 
 log = logging.getLogger("footplate.trainer")
@@ -294,15 +294,15 @@ def save_weights(model: nn.Module, path: Path, state_dict: dict[str, Tensor] | N
     """Writes one safetensors file. Tied weights are stored once, and the metadata lists their other names."""
     tensors: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
+    names_by_place: dict[tuple[Any, ...], str] = {}
     for name, tensor in (model.state_dict() if state_dict is None else state_dict).items():
         if not isinstance(tensor, Tensor):
             continue
         place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in first:
-            tied[name] = first[place]
+        if tensor.numel() and place in names_by_place:
+            tied[name] = names_by_place[place]
         else:
-            first[place] = name
+            names_by_place[place] = name
             tensors[name] = tensor.detach()
     save_file(_without_overlap(tensors), path, metadata={"format": "pt", **tied})
 
@@ -349,9 +349,8 @@ def read_weights(model: nn.Module, folder: Path) -> dict[str, Tensor]:
     wrong += [name for name in extra if name.rpartition(".")[0] not in modules]
     wrong += [n for n in stored if n in current and n not in buffers and current[n].shape != stored[n].shape]
     if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ValueError(
-            f"{folder.name} belongs to another model: {', '.join(wrong[:3])}{more} are missing in the checkpoint or in "
+            f"{folder.name} belongs to another model: {listing(wrong, 3)} are missing in the checkpoint or in "
             "the model, or differ in shape"
         )
     if missing:

@@ -268,12 +268,12 @@ def epoch_batches(
 
         shorter: DataLoader[Any] = skip_first_batches(loader, skip)
         return iter(shorter)
-    rest: Iterator[Any] = iter(loader)
+    all_batches: Iterator[Any] = iter(loader)
     if skip:
         log.warning("%d batches are read and dropped, because this data cannot start at a later position", skip)
-        for _ in islice(rest, skip):
+        for _ in islice(all_batches, skip):
             pass
-    return rest
+    return all_batches
 
 
 def opened(loader: Any) -> Iterator[Any]:

@@ -54,8 +54,8 @@ def evaluate(
             # The Trainer's own sets are passed by name, so that an override of get_eval_dataloader knows which one.
             metrics |= trainer.evaluate(dataset if is_given else name, ignore_keys, f"{metric_key_prefix}_{name}")
         return metrics
-    start_time, memory = time.time(), trainer._footplate.memory
-    memory.start("eval")
+    start_time = time.time()
+    trainer._footplate.memory.start("eval")
     sets = trainer.eval_dataset
     rows = sets.get(data) if isinstance(data, str) and isinstance(sets, Mapping) else data
     if isinstance(rows, OwnEvaluation):
@@ -69,8 +69,7 @@ def evaluate(
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
-    output.metrics.update(_speed(trainer, metric_key_prefix, start_time, output.num_samples))
-    output.metrics.update(memory.figures("eval"))
+    output.metrics.update(_costs(trainer, "eval", metric_key_prefix, start_time, output.num_samples))
     trainer.log(output.metrics)
     trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, output.metrics)
     return output.metrics
@@ -80,16 +79,15 @@ def predict(
     trainer: Trainer, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
 ) -> PredictionOutput:
     """Returns predictions as arrays, with labels and metrics if the data has labels."""
-    start_time, memory = time.time(), trainer._footplate.memory
-    memory.start("test")
+    start_time = time.time()
+    trainer._footplate.memory.start("test")
     output = trainer.evaluation_loop(
         trainer.get_test_dataloader(test_dataset),
         description="Prediction",
         ignore_keys=ignore_keys,
         metric_key_prefix=metric_key_prefix,
     )
-    output.metrics.update(_speed(trainer, metric_key_prefix, start_time, output.num_samples))
-    output.metrics.update(memory.figures("test"))
+    output.metrics.update(_costs(trainer, "test", metric_key_prefix, start_time, output.num_samples))
     trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, output.metrics)
     return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 
@@ -152,6 +150,8 @@ def determine_best_metric(trainer: Trainer, metrics: dict[str, float], trial: An
     return better
 
 
-def _speed(trainer: Trainer, prefix: str, start_time: float, samples: int) -> dict[str, float]:
+def _costs(trainer: Trainer, stage: str, prefix: str, start_time: float, samples: int) -> dict[str, float]:
+    """Returns the time, the speed and the memory of an evaluation or a prediction."""
     steps = math.ceil(samples / (trainer.args.eval_batch_size * trainer._footplate.strategy.readers.world))
-    return speed_metrics(prefix, start_time, samples=samples, steps=steps)
+    speed = speed_metrics(prefix, start_time, samples=samples, steps=steps)
+    return {**speed, **trainer._footplate.memory.figures(stage)}

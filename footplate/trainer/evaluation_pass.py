@@ -87,16 +87,37 @@ _COLLECTED = ("predictions", "labels", "inputs")
 _NO_EXTRA = (None, None, None)
 
 
+class _RowCounter:
+    """Counts the dataset rows in the batches of an evaluation.
+
+    Our own loaders know the number. For other data, the entries of a full batch show it. A collator may make several
+    entries of each row: DPO's, for example, makes a chosen and a rejected answer.
+    """
+
+    def __init__(self, loader: Any, batch_size: int) -> None:
+        sampler = getattr(loader, "batch_sampler", None)
+        self._sampler = sampler if isinstance(sampler, Batches) and sampler.can_start_within else None
+        self._rows = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or batch_size
+        self._batches_read, self._entries_per_row = 0, 1
+
+    def rows_of(self, batch: Any) -> int:
+        """Returns the number of rows in the next batch."""
+        if self._sampler is not None:
+            self._batches_read += 1
+            return self._sampler.samples_in(self._batches_read - 1)
+        entries = batch_length(batch, self._rows)
+        if entries > self._rows and entries % self._rows == 0:
+            self._entries_per_row = entries // self._rows
+        return max(1, entries // self._entries_per_row)
+
+
 class _Results:
     """Collects the results of an evaluation's batches: losses, metrics, and predictions if they are kept."""
 
     def __init__(self, trainer: Trainer, loader: Any, *, loss_only: bool, keeps: bool, by_batch: bool) -> None:
         args = trainer.args
         self.trainer, self.keeps, self.by_batch = trainer, keeps, by_batch
-        sampler = getattr(loader, "batch_sampler", None)
-        self.sampler = sampler if isinstance(sampler, Batches) and sampler.can_start_within else None
-        size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None) or args.eval_batch_size
-        self.batches_read, self.rows, self.entries_per_row = 0, size, 1
+        self.row_counter = _RowCounter(loader, args.eval_batch_size)
         self.metrics = (
             []
             if loss_only
@@ -121,7 +142,7 @@ class _Results:
         trainer, (loss, logits, labels) = self.trainer, result
         counts = not isinstance(batch, PaddingBatch)
         if counts:
-            samples = self._rows_of(batch)
+            samples = self.row_counter.rows_of(batch)
             self.losses.add(loss, samples, samples if self._counts_as is None else self._counts_as)
             if self.knows_items:
                 self.exact.add(loss, batch, trainer)
@@ -134,21 +155,6 @@ class _Results:
         )
         for number, outputs in enumerate(all_outputs, start=1):
             self._add_outputs(outputs, is_final=is_last and number == len(all_outputs))
-
-    def _rows_of(self, batch: Any) -> int:
-        """Returns the number of dataset rows in a batch.
-
-        Our own loaders know the number. For other data, the entries of a full batch show it. A collator may make
-        several entries of each row: DPO's, for example, makes a chosen and a rejected answer.
-        """
-        rows = self.rows
-        if self.sampler is not None:
-            self.batches_read += 1
-            return self.sampler.samples_in(self.batches_read - 1)
-        entries = batch_length(batch, rows)
-        if entries > rows and entries % rows == 0:
-            self.entries_per_row = entries // rows
-        return max(1, entries // self.entries_per_row)
 
     def _extra_outputs(self, batch: Any, loss: Tensor | None) -> tuple[Any, Any, Any]:
         """Returns what `include_for_metrics` requests: the main input, a loss per sample, and the whole batch."""
@@ -183,8 +189,8 @@ class _Results:
         values = {name: value for metric in self.metrics for name, value in metric.compute().items()}
         values |= {name: plain(value) for name, value in self._computed(predictions, label_ids, inputs).items()}
         values |= self._losses(prefix)
-        named = {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": values[name] for name in values}
-        return EvalLoopOutput(predictions, label_ids, named, self.losses.all_samples)
+        metrics = {name if name.startswith(f"{prefix}_") else f"{prefix}_{name}": values[name] for name in values}
+        return EvalLoopOutput(predictions, label_ids, metrics, self.losses.all_samples)
 
     def _join(self) -> None:
         """Adds the losses and streaming metrics of the other processes to those of this process."""
@@ -247,11 +253,11 @@ def _update(metrics: Iterable[BatchMetric], logits: Any, labels: Any, *, shifts:
         labels = labels[0] if labels else None
     if not metrics or labels is None:
         return
-    first = logits[0] if isinstance(logits, tuple) else logits
+    main_logits = logits[0] if isinstance(logits, tuple) else logits
     if shifts:
-        first, labels = shifted(first, labels)
+        main_logits, labels = shifted(main_logits, labels)
     for metric in metrics:
-        metric.update(first, labels)
+        metric.update(main_logits, labels)
 
 
 def plain(value: Any) -> Any:

@@ -97,10 +97,10 @@ def set_launched_arguments(args: Any) -> None:
     if args.fsdp:
         arguments.pop("fsdp_config", None)
     for name, value in arguments.items():
-        other = {"fsdp": "deepspeed", "deepspeed": "fsdp"}.get(name)
-        if other and getattr(args, other):
+        other_strategy = {"fsdp": "deepspeed", "deepspeed": "fsdp"}.get(name)
+        if other_strategy and getattr(args, other_strategy):
             raise ValueError(
-                f"the launcher sets {name}, and the arguments set {other}: leave one of them out. If the "
+                f"the launcher sets {name}, and the arguments set {other_strategy}: leave one of them out. If the "
                 "script is started with torchrun, only the arguments are used"
             )
         if not getattr(args, name):
@@ -154,7 +154,7 @@ def _is_set(name: str) -> bool:
 
 def _named(prefix: str) -> dict[str, str]:
     """Returns the variables with the prefix, by the rest of their name. Values "", "no" and "none" are left out."""
-    named = {
+    texts = {
         name.removeprefix(prefix).lower(): text.lower() for name, text in os.environ.items() if name.startswith(prefix)
     }
-    return {name: text for name, text in named.items() if text not in ("", "no", "none")}
+    return {name: text for name, text in texts.items() if text not in ("", "no", "none")}

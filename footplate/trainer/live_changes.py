@@ -63,12 +63,9 @@ def change(trainer: Trainer, new_values: Mapping[str, Any]) -> ChangeResult:
 def _before(trainer: Trainer, name: str) -> Any:
     if name == "max_steps":
         return trainer.state.max_steps
-    named = optimizer_by_name(trainer) if name == "learning_rate" else None
-    return (
-        {optimizer_name: _peak(optimizer) for optimizer_name, optimizer in named.items()}
-        if named
-        else getattr(trainer.args, name, None)
-    )
+    if name == "learning_rate" and (optimizers := optimizer_by_name(trainer)):
+        return {optimizer_name: _peak(optimizer) for optimizer_name, optimizer in optimizers.items()}
+    return getattr(trainer.args, name, None)
 
 
 def _change(trainer: Trainer, name: str, value: Any) -> None:
@@ -128,24 +125,26 @@ def _follow(trainer: Trainer, schedule: LambdaLR, total: int) -> None:
 
 def _set_rates(trainer: Trainer, value: Any) -> None:
     """Sets the learning rates of named optimizers. If one of the rates cannot change, none does."""
-    named = optimizer_by_name(trainer)
+    optimizers = optimizer_by_name(trainer)
     if not isinstance(value, Mapping):
-        if len(named) > 1:
-            example = {next(iter(named)): value}
-            raise CannotChange(f"there are {len(named)} optimizers, {', '.join(named)}: name one, as in {example}")
-        value = dict.fromkeys(named, value)
-    actions = [_with_rate(trainer, name, float(rate)) for name, rate in value.items()]
+        if len(optimizers) > 1:
+            example = {next(iter(optimizers)): value}
+            names = ", ".join(optimizers)
+            raise CannotChange(f"there are {len(optimizers)} optimizers, {names}: name one, as in {example}")
+        value = dict.fromkeys(optimizers, value)
+    actions = [_rate_setter(trainer, name, float(rate)) for name, rate in value.items()]
     for apply in actions:
         apply()
 
 
-def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
-    named = optimizer_by_name(trainer)
-    if name not in named:
-        hint = did_you_mean(name, named) or f"there is: {', '.join(named)}"
+def _rate_setter(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
+    """Returns a function that sets the rate of one optimizer. Raises CannotChange if the rate cannot change."""
+    optimizers = optimizer_by_name(trainer)
+    if name not in optimizers:
+        hint = did_you_mean(name, optimizers) or f"there is: {', '.join(optimizers)}"
         raise CannotChange(f"there is no optimizer {name!r}; {hint}")
-    number = list(named).index(name)
-    spec, optimizer = trainer._footplate.named_optimizers[number], named[name]
+    number = list(optimizers).index(name)
+    spec, optimizer = trainer._footplate.named_optimizers[number], optimizers[name]
     if "lr" not in inspect.signature(maker(spec)).parameters:
         raise CannotChange(f"optimizer {name!r} takes no argument lr, so it has no learning rate to change")
     schedule = trainer.lr_scheduler.of(name)
@@ -156,7 +155,7 @@ def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
         )
 
     def apply() -> None:
-        trainer._footplate.named_optimizers[number] = _at(spec, rate)
+        trainer._footplate.named_optimizers[number] = _with_rate(spec, rate)
         if schedule is not None:
             continue_as(schedule, make_schedule(spec, _stand_in(rate), trainer.state.max_steps), rate)
             return
@@ -166,7 +165,7 @@ def _with_rate(trainer: Trainer, name: str, rate: float) -> Callable[[], None]:
     return apply
 
 
-def _at(spec: NamedOptimizer, rate: float) -> NamedOptimizer:
+def _with_rate(spec: NamedOptimizer, rate: float) -> NamedOptimizer:
     return replace(spec, args={**spec.args, "lr": rate})
 
 
@@ -180,12 +179,12 @@ def _stand_in(rate: float, *, groups: int = 1) -> Optimizer:
     return torch.optim.SGD([{"params": [torch.zeros(())]} for _ in range(groups)], lr=rate)
 
 
-def continue_as(schedule: LambdaLR, other: LambdaLR, peak: float) -> None:
-    """Gives the schedule the shape of `other` and the peak rate `peak`, at its present position.
+def continue_as(schedule: LambdaLR, template: LambdaLR, peak: float) -> None:
+    """Gives the schedule the shape of `template` and the peak rate `peak`, at its present position.
 
     The object itself is changed, because the training step has a reference to it.
     """
-    shapes = other.lr_lambdas * (len(schedule.base_lrs) // len(other.lr_lambdas))
+    shapes = template.lr_lambdas * (len(schedule.base_lrs) // len(template.lr_lambdas))
     schedule.lr_lambdas, schedule.base_lrs = shapes, [peak for _ in schedule.base_lrs]
     schedule._last_lr = [peak * shape(schedule.last_epoch) for shape in shapes]
     for group, rate in zip(schedule.optimizer.param_groups, schedule._last_lr, strict=True):
@@ -252,6 +251,6 @@ def begin_with(trainer: Trainer, values: Mapping[str, Any]) -> None:
         if name == "learning_rate" and trainer._footplate.named_optimizers:
             rates = value if isinstance(value, Mapping) else {trainer._footplate.named_optimizers[0].id: value}
             specs = trainer._footplate.named_optimizers
-            specs[:] = [_at(spec, rates[spec.id]) if spec.id in rates else spec for spec in specs]
+            specs[:] = [_with_rate(spec, rates[spec.id]) if spec.id in rates else spec for spec in specs]
         else:
             setattr(trainer.args, name, value)

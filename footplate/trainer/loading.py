@@ -175,12 +175,11 @@ def _logger(trainer: Trainer) -> Callable[[Sequence[Any]], None]:
 
 def _log_dropped(logged: set[Any], reason: str, names: Sequence[Any]) -> None:
     """Logs the columns that are left out, once for each Trainer."""
-    new = [str(name) for name in names if name not in logged]
+    new_names = [str(name) for name in names if name not in logged]
     logged.update(names)
-    if new:
-        log.warning(
-            "dropped from the data, because %s: %s. remove_unused_columns=False keeps them", reason, ", ".join(new)
-        )
+    if new_names:
+        listing = ", ".join(new_names)
+        log.warning("dropped from the data, because %s: %s. remove_unused_columns=False keeps them", reason, listing)
 
 
 def train_sampler(trainer: Trainer, train_dataset: Any = None) -> Sampler[Any] | None:

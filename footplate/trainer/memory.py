@@ -42,8 +42,11 @@ class MemoryMeter:
         if self._stage != stage:
             return {}
         self._stage = None
-        now, peak = _resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        figures = {f"{stage}_mem_cpu_alloc_delta": now - self._cpu, f"{stage}_mem_cpu_peaked_delta": max(0, peak - now)}
+        resident, peak = _resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        figures = {
+            f"{stage}_mem_cpu_alloc_delta": resident - self._cpu,
+            f"{stage}_mem_cpu_peaked_delta": max(0, peak - resident),
+        }
         if torch.cuda.is_available():
             allocated = torch.cuda.memory_allocated()
             figures[f"{stage}_mem_gpu_alloc_delta"] = allocated - self._gpu

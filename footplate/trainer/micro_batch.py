@@ -192,16 +192,16 @@ def divides_by_items(trainer: Trainer, inputs: Mapping[str, Any], items: Tensor 
     gradients unchanged. Compiled models run without compilation.
     """
     model = trainer._footplate.strategy.prepare_for_evaluation(trainer.model)
-    few, many = (
+    loss, other_loss = (
         _loss(model, inputs, number, trainer._footplate.strategy.device) for number in (items, items * _FACTOR)
     )
     own_answer: bool | None
-    if few is None or many is None:
+    if loss is None or other_loss is None:
         own_answer = True  # the Trainer computes the loss from the logits, and divides it itself
-    elif few == 0 or not math.isfinite(few):
+    elif loss == 0 or not math.isfinite(loss):
         own_answer = None
     else:
-        own_answer = abs(few - many) > _SAME * abs(few)
+        own_answer = abs(loss - other_loss) > _SAME * abs(loss)
     answers = [answer for answer in trainer._footplate.strategy.peers.all_gather(own_answer) if answer is not None]
     divides = any(answers) if answers else None
     if divides is False:

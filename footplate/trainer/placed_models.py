@@ -62,11 +62,11 @@ def is_model_parallel(model: nn.Module, device: torch.device) -> bool:
         return True
     device_map: Any = getattr(model, "hf_device_map", None) or {}
     kind = "cuda" if device.type == "cpu" else device.type
-    named = {f"{kind}:{place}" if isinstance(place, int) else str(place) for place in device_map.values()} - {
+    device_names = {f"{kind}:{place}" if isinstance(place, int) else str(place) for place in device_map.values()} - {
         "cpu",
         "disk",
     }
-    devices = {torch.device(name) for name in named}
+    devices = {torch.device(name) for name in device_names}
     return len(devices) > 1 or (len(devices) == 1 and devices.pop() != device)
 
 

@@ -72,8 +72,8 @@ class StepPlan:
 
     def steps_before(self, epoch: int, batch: int, accumulate: int) -> int:
         """Returns the number of this plan's optimizer steps from the start of the data to a micro-batch."""
-        rest = math.ceil((self.batches_per_epoch - batch) / accumulate)
-        return (epoch + 1) * self.steps_per_epoch - rest
+        remaining_steps = math.ceil((self.batches_per_epoch - batch) / accumulate)
+        return (epoch + 1) * self.steps_per_epoch - remaining_steps
 
     def until(self, max_steps: int) -> StepPlan:
         """Returns the plan of a run over the same data that ends after `max_steps` steps."""
@@ -108,7 +108,7 @@ class DataPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _StepSize:
     """The size of an optimizer step, in samples and micro-batches."""
 
     samples: int
@@ -130,20 +130,20 @@ def resumed(
     size.
     """
     args, step = trainer.args, trainer.state.global_step
-    now = _Step(
+    size = _StepSize(
         trainer.get_total_train_batch_size(args) // args.gradient_accumulation_steps, args.gradient_accumulation_steps
     )
-    before = _before(trainer, old_args, now)
+    old_size = _old_size(trainer, old_args, size)
     if plan.epochs == sys.maxsize:
         # The length of a pass over a stream is unknown, so the checkpoint stores the pass and the position in it.
-        epoch, batch = places.get("at", (0, step * before.micro_batches))
-        batch = 0 if args.ignore_data_skip else batch * before.samples // now.samples
+        epoch, batch = places.get("at", (0, step * old_size.micro_batches))
+        batch = 0 if args.ignore_data_skip else batch * old_size.samples // size.samples
         return plan, DataPosition(epoch, batch, is_end_left="is_over" in places)
     is_moved = old_args.get("step_shift") or places.get("offset")
-    if args.ignore_data_skip or (before == now and not is_moved):
+    if args.ignore_data_skip or (old_size == size and not is_moved):
         epoch, steps = divmod(step, plan.steps_per_epoch)
-        batch = steps * now.micro_batches
-        if before == now and "at" in places:
+        batch = steps * size.micro_batches
+        if old_size == size and "at" in places:
             # The stored position, because an epoch may have had fewer steps than planned.
             epoch, batch = places["at"]
         if args.ignore_data_skip:
@@ -152,33 +152,35 @@ def resumed(
     if "at" in places:
         epoch, batch = places["at"]
     else:
-        batches = math.ceil(plan.examples / before.samples)
-        epoch, steps = divmod(step, math.ceil(batches / before.micro_batches))
-        batch = steps * before.micro_batches
-    sample = batch * before.samples + places.get("offset", 0)
-    position = _at_sample(plan, loader, epoch, sample, now.samples)
-    steps = plan.steps_before(position.epoch, position.batch, now.micro_batches)
+        batches = math.ceil(plan.examples / old_size.samples)
+        epoch, steps = divmod(step, math.ceil(batches / old_size.micro_batches))
+        batch = steps * old_size.micro_batches
+    sample = batch * old_size.samples + places.get("offset", 0)
+    position = _at_sample(plan, loader, epoch, sample, size.samples)
+    steps = plan.steps_before(position.epoch, position.batch, size.micro_batches)
     plan = plan.shifted(step - steps, has_limit=args.max_steps > 0)
     position = _within(plan, position, step, places)
-    if before.all_samples != now.all_samples:
+    if old_size.all_samples != size.all_samples:
         log.warning(
             "a step had %d samples and has %d now: training continues at sample %d of epoch %d, and the rest of the "
             "run is counted in steps of the new size",
-            before.all_samples,
-            now.all_samples,
+            old_size.all_samples,
+            size.all_samples,
             sample if position.epoch == epoch else 0,
             position.epoch,
         )
     return plan, position
 
 
-def _before(trainer: Trainer, old_args: Mapping[str, Any], now: _Step) -> _Step:
-    """Returns the samples per step of the run that wrote the checkpoint. Hugging Face stores only the batch size."""
-    micro_batches = old_args.get("gradient_accumulation_steps", now.micro_batches)
+def _old_size(trainer: Trainer, old_args: Mapping[str, Any], size: _StepSize) -> _StepSize:
+    """Returns the step size of the run that wrote the checkpoint. Hugging Face stores only the batch size."""
+    micro_batches = old_args.get("gradient_accumulation_steps", size.micro_batches)
     if "samples_per_step" in old_args:
-        return _Step(old_args["samples_per_step"] // micro_batches, micro_batches)
-    size = trainer.state.train_batch_size
-    return now if size is None else _Step(now.samples // trainer._train_batch_size * size, micro_batches)
+        return _StepSize(old_args["samples_per_step"] // micro_batches, micro_batches)
+    batch_size = trainer.state.train_batch_size
+    if batch_size is None:
+        return size
+    return _StepSize(size.samples // trainer._train_batch_size * batch_size, micro_batches)
 
 
 def _at_sample(plan: StepPlan, loader: Any, epoch: int, sample: int, batch_samples: int) -> DataPosition:

@@ -139,9 +139,9 @@ def evaluating_in(model: nn.Module, precision: Precision) -> Iterator[nn.Module]
             value.data = originals[name]
 
 
-def compile_model(model: nn.Module, backend: str | None = None, mode: str | None = None, **options: Any) -> None:
+def compile_model(model: nn.Module, backend: str | None = None, mode: str | None = None) -> None:
     """Makes the model compile itself in its first forward. Its class and the names in its state dict do not change."""
     backends = torch.compiler.list_backends(exclude_tags=()) if backend is not None else []
     if backend is not None and backend not in backends:
         raise ValueError(f"no backend of torch.compile named {backend!r}. Known: {', '.join(sorted(backends))}")
-    model.compile(backend=backend or "inductor", mode=mode, **options)
+    model.compile(backend=backend or "inductor", mode=mode)

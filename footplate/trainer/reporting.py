@@ -132,12 +132,12 @@ def count_tokens(trainer: Trainer, batch: Any) -> None:
 
 def describe_step(trainer: Trainer) -> str:
     """Returns text such as "saw batches 4 to 7 of epoch 0 (samples 12, 3)", for errors about the current step."""
-    epoch, first, count = trainer._footplate.run.batches
+    epoch, first_batch, count = trainer._footplate.run.batches
     numbers = getattr(trainer.callback_handler.train_dataloader, "batch_sampler", None)
-    samples = numbers.samples(first, count) if isinstance(numbers, Batches) else []
-    listed = ", ".join(map(str, samples[:32])) + (", …" if len(samples) > 32 else "")
-    sample_numbers = f" (samples {listed})" if samples else ""
-    return f"saw batches {first} to {first + count - 1} of epoch {epoch}{sample_numbers}"
+    samples = numbers.samples(first_batch, count) if isinstance(numbers, Batches) else []
+    numbers_text = ", ".join(map(str, samples[:32])) + (", …" if len(samples) > 32 else "")
+    sample_numbers = f" (samples {numbers_text})" if samples else ""
+    return f"saw batches {first_batch} to {first_batch + count - 1} of epoch {epoch}{sample_numbers}"
 
 
 def log_metrics(trainer: Trainer, split: str, metrics: dict[str, Any]) -> None:

@@ -149,8 +149,8 @@ def load_optimizer(trainer: Trainer, checkpoint: str | None) -> None:
         return
     folder, strategy, scheduler = Path(checkpoint), trainer._footplate.strategy, trainer.lr_scheduler
     optimizer = strategy.plain_optimizer(trainer.optimizer)
-    with strategy.readable_folder(folder, files.is_optimizer) as here:
-        stored = strategy.stored_optimizer(optimizer, here)
+    with strategy.readable_folder(folder, files.is_optimizer) as readable_folder:
+        stored = strategy.stored_optimizer(optimizer, readable_folder)
     schedule = strategy.peers.from_main(lambda: files.load_tensors(folder, files.SCHEDULER))
     if strategy.scale is not None and strategy.peers.from_main((folder / files.SCALER).exists):
         scale = strategy.peers.from_main(lambda: files.load_tensors(folder, files.SCALER))
@@ -207,9 +207,9 @@ def average_weights(trainer: Trainer, model: Any, folder: Path) -> str | None:
         return None if has_average else f"{type(strategy).__name__} shards the model over the processes"
     optimizer = kind(parameter_groups(model, trainer.get_decay_parameter_names(model), 0.0))
     try:
-        with strategy.readable_folder(folder, files.is_optimizer) as here:
+        with strategy.readable_folder(folder, files.is_optimizer) as readable_folder:
             # The state has the coefficients, the steps z, and whether the weights were those of training.
-            optimizer.load_state_dict(strategy.stored_optimizer(optimizer, here))
+            optimizer.load_state_dict(strategy.stored_optimizer(optimizer, readable_folder))
     except (ValueError, KeyError) as error:
         return f"its optimizer has other parameters: {error}"
     optimizer.eval()
@@ -263,18 +263,18 @@ def stored_rng(folder: Path, peers: OneProcess) -> dict[str, Any]:
     state = dict(states[peers.rank if len(states) == peers.world else 0])
     if "at" in state.get("places", {}):
         # A process that got no batch in the last round has counted one less, but all continue with the same round.
-        state["places"]["at"] = max(other["places"]["at"] for other in states)
+        state["places"]["at"] = max(rank_state["places"]["at"] for rank_state in states)
     return state
 
 
 def _compare_arguments(trainer: Trainer, folder: Path, old_args: dict[str, Any]) -> None:
     """Raises ValueError if an argument that must not change on resume has changed. Logs every other change."""
-    now = trainer.args.to_dict()
-    changes = {name: (old_args[name], now[name]) for name in now if name in old_args and old_args[name] != now[name]}
+    args = trainer.args.to_dict()
+    changes = {name: (old_args[name], args[name]) for name in args if name in old_args and old_args[name] != args[name]}
     changes.pop("output_dir", None)
     for name in _INTERVALS:
         # An interval below 1 is a share of all steps, but the TrainerState stores a number of steps.
-        if now[name] is None or now[name] < 1:
+        if args[name] is None or args[name] < 1:
             changes.pop(name, None)
     wrong = [name for name in fixed(trainer.args) if name in changes]
     if wrong:

@@ -76,8 +76,8 @@ def lengths_of(dataset: Any, name: str | None = None, column: str | None = None)
     if column is not None and column in (getattr(dataset, "column_names", None) or ()):
         return [int(length) for length in dataset[column]]
     name = name or "input_ids"
-    first = dataset[0]
-    if not isinstance(first, Mapping) or name not in first:
+    first_sample = dataset[0]
+    if not isinstance(first_sample, Mapping) or name not in first_sample:
         raise ValueError(
             f"a sample's length is the length of its {name!r}, but the first sample is not a dict with {name!r}: set "
             "length_column_name to a column of lengths, or train_sampling_strategy to random"
@@ -101,8 +101,8 @@ class BatchRebalanceSampler(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.lengths), self.step_size)
-        return (whole + (rest > 0 and not self.drop_last)) * self.groups
+        complete_steps, remaining_samples = divmod(len(self.lengths), self.step_size)
+        return (complete_steps + (remaining_samples > 0 and not self.drop_last)) * self.groups
 
     def __iter__(self) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
@@ -127,8 +127,8 @@ class BatchRebalanceSampler(Sampler[list[int]]):
 
         Starts from equal sizes. Then samples move one by one from the costliest micro-batch to the cheapest.
         """
-        base, more = divmod(len(by_length), self.groups)
-        counts = [base + (number < more) for number in range(self.groups)]
+        base, remainder = divmod(len(by_length), self.groups)
+        counts = [base + (number < remainder) for number in range(self.groups)]
         best, smallest_difference, previous_counts = list(counts), float("inf"), set[tuple[int, ...]]()
         for _ in range(max(self.groups * 30, self.step_size)):
             if tuple(counts) in previous_counts:
@@ -211,8 +211,8 @@ class Batches(Sampler[list[int]]):
 
     def samples_in(self, number: int) -> int:
         """Returns the number of samples in this process's batch `number` of a whole epoch."""
-        first = (number * self.shard.world + self.shard.rank) * self.batch_size
-        return max(0, min(self.batch_size, len(self.sampler) - first))
+        start = (number * self.shard.world + self.shard.rank) * self.batch_size
+        return max(0, min(self.batch_size, len(self.sampler) - start))
 
     def rounds_from(self, sample: int) -> int:
         """Returns the number of rounds, with one batch per process each, from this sample to the end of the epoch."""
@@ -238,12 +238,12 @@ class Batches(Sampler[list[int]]):
             return _order(self.sampler)
         return self.shard.agree(lambda: _order(self.sampler))
 
-    def samples(self, first: int, count: int) -> list[int]:
+    def samples(self, first_batch: int, count: int) -> list[int]:
         """Returns the samples of `count` batches of this epoch, or an empty list if the order is random."""
         if not isinstance(self.sampler, (EpochSampler, SequentialSampler)):
             return []
         order, shard = _order(self.sampler), self.shard
-        numbers = range(first * shard.world + shard.rank, (first + count) * shard.world, shard.world)
+        numbers = range(first_batch * shard.world + shard.rank, (first_batch + count) * shard.world, shard.world)
         return [sample for number in numbers for sample in self._cut(order, number)]
 
     def _cut(self, order: Any, number: int) -> list[int]:

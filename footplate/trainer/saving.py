@@ -108,13 +108,13 @@ def save_merged_model(trainer: Trainer, output_dir: str) -> None:
         )
     if not trainer.args.should_save:
         return
-    whole, folder = adapters.merged(trainer.model), Path(output_dir)
+    merged_model, folder = adapters.merged(trainer.model), Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    save_pretrained: Any = getattr(whole, "save_pretrained", None)
+    save_pretrained: Any = getattr(merged_model, "save_pretrained", None)
     if save_pretrained is not None:
         save_pretrained(folder)
     else:
-        files.save_weights(whole, folder / files.MODEL)
+        files.save_weights(merged_model, folder / files.MODEL)
     _save_processor(trainer, folder)
 
 
@@ -126,7 +126,8 @@ def save_checkpoint(trainer: Trainer) -> None:
     is_plain = trainer._footplate.overrides.allow(Shortcut.PLAIN_SAVE)
     if trainer.args.save_in_background and is_plain and not adapters.computed(trainer.model):
         # Everything that the checkpoint stores is copied, and then written in a thread.
-        parent, step = _note_best(trainer), trainer.state.global_step
+        parent, step = checkpoints_folder(trainer), trainer.state.global_step
+        _record_best(trainer, parent)
         weights, progress = copied(adapters.state_to_save(trainer.model)), copied(_progress(trainer))
         stamp = dict(trainer._footplate.hooks.stamp)
 
@@ -185,7 +186,8 @@ def save(trainer: Trainer, model: nn.Module, trial: Any = None) -> files.Checkpo
     Values of several processes are gathered before anything is written, so that a full disk on one of them leaves no
     other process waiting.
     """
-    parent = _note_best(trainer)
+    parent = checkpoints_folder(trainer)
+    _record_best(trainer, parent)
     step, stamp = trainer.state.global_step, trainer._footplate.hooks.stamp
     progress = _progress(trainer)
 
@@ -215,28 +217,32 @@ def _write_pieces(trainer: Trainer, progress: dict[str, Any], folder: Path) -> N
     leads = trainer.args.should_save
     shards.write(folder, trainer.model, progress.get(files.OPTIMIZER), leads=leads)
     if leads:
-        config_and_processor: tuple[Any, ...] = (getattr(trainer.model, "config", None), trainer.processing_class)
-        for component in config_and_processor:
-            if hasattr(component, "save_pretrained"):
-                component.save_pretrained(folder)
+        config: Any = getattr(trainer.model, "config", None)
+        if hasattr(config, "save_pretrained"):
+            config.save_pretrained(folder)
+        _save_processor(trainer, folder)
         _save_arguments(trainer, folder)
         _write_progress({name: value for name, value in progress.items() if name != files.OPTIMIZER}, folder)
 
 
-def _note_best(trainer: Trainer) -> Path:
-    state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
+def checkpoints_folder(trainer: Trainer) -> Path:
+    """Returns the folder in which the checkpoints of the current run or trial are written."""
+    return Path(trainer._get_output_dir(trial=trainer._footplate.trial))
+
+
+def _record_best(trainer: Trainer, parent: Path) -> None:
+    """Records the checkpoint of the best step, if it exists or is the one that is being saved."""
+    state = trainer.state
     best = parent / f"checkpoint-{state.best_global_step}"
     if state.best_global_step and (
         state.best_global_step == state.global_step or trainer._footplate.strategy.peers.from_main(best.exists)
     ):
         state.best_model_checkpoint = str(best)
-    return parent
 
 
 def _record_existing_best(trainer: Trainer) -> None:
     """If the best checkpoint's save failed, records the best checkpoint that exists instead."""
-    state, parent = trainer.state, Path(trainer._get_output_dir(trial=trainer._footplate.trial))
-    peers = trainer._footplate.strategy.peers
+    state, parent, peers = trainer.state, checkpoints_folder(trainer), trainer._footplate.strategy.peers
     if state.best_model_checkpoint is None or peers.from_main(Path(state.best_model_checkpoint).is_dir):
         return
     steps = peers.from_main(lambda: best_steps(trainer, parent))

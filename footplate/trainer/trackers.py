@@ -206,9 +206,9 @@ class MLflow(MLflowTracker):  # type: ignore[misc]
         import mlflow
         from mlflow.tracking import fluent
 
-        named = {"MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"} & os.environ.keys()
+        variables = {"MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"} & os.environ.keys()
         project = str(self.run_info.args.project)
-        if named or fluent._active_experiment_id is not None or project == Fields.project:
+        if variables or fluent._active_experiment_id is not None or project == Fields.project:
             return None
         experiment = mlflow.get_experiment_by_name(project)
         return str(mlflow.create_experiment(project) if experiment is None else experiment.experiment_id)

@@ -130,12 +130,11 @@ class Trainer:
         self.processing_class = processing_class if processing_class is not None else tokenizer
         for metric in internals.metrics:
             make_metric(metric, self.processing_class)
-        first = next(iter(internals.model_signature.arguments), "x")
-        self.data_collator = data_collator or choose_collator(self.processing_class, first=first)
+        first_argument = next(iter(internals.model_signature.arguments), "x")
+        self.data_collator = data_collator or choose_collator(self.processing_class, first=first_argument)
         self.optimizer, self.lr_scheduler, self.optimizer_cls_and_kwargs = None, None, optimizer_cls_and_kwargs
-        named = all_named(optimizers)
-        if named is not None:
-            internals.named_optimizers = list(named)
+        internals.named_optimizers = all_named(optimizers)
+        if internals.named_optimizers:
             settings = {"specs": internals.named_optimizers, "max_grad_norm": self.args.max_grad_norm}
             self.optimizer_cls_and_kwargs = (lambda: NamedOptimizers), settings
         else:

@@ -19,6 +19,7 @@ from torch import Tensor
 from footplate.trainer import adapters
 from footplate.trainer import checkpoint as files
 from footplate.trainer.overrides import Shortcut
+from footplate.trainer.saving import checkpoints_folder
 
 if TYPE_CHECKING:
     from footplate.trainer.trainer import Trainer
@@ -29,7 +30,7 @@ log = logging.getLogger("footplate.trainer")
 def try_saving(trainer: Trainer, *, resumes: bool) -> None:
     if trainer.args.save_strategy == "no":
         return  # a run that saves nothing needs no folder, even if a callback may request a checkpoint
-    parent = Path(trainer._get_output_dir(trial=trainer._footplate.trial))
+    parent = checkpoints_folder(trainer)
     state = adapters.state_to_save(trainer.model)
     for name, value in trainer.args.to_dict().items():
         try:
@@ -98,9 +99,9 @@ def stand_ins(state: dict[str, Any]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for views_of_storage in views.values():
         dtypes = {view[3] for view in views_of_storage}
-        whole = torch.zeros(len(views_of_storage), dtype=dtypes.pop()) if len(dtypes) == 1 else None
+        shared_tensor = torch.zeros(len(views_of_storage), dtype=dtypes.pop()) if len(dtypes) == 1 else None
         for at, (view, names) in enumerate(views_of_storage.items()):
-            stand_in = torch.zeros(1, dtype=view[3]) if whole is None else whole[at : at + 1]
+            stand_in = torch.zeros(1, dtype=view[3]) if shared_tensor is None else shared_tensor[at : at + 1]
             tensors.update(dict.fromkeys(names, stand_in))
     return {name: tensors[name] for name in state if name in tensors}
 

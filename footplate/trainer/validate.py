@@ -21,12 +21,12 @@ FIGURES = ("loss", "loss_exact", "runtime", "samples_per_second", "steps_per_sec
 
 
 def validate(trainer: Trainer) -> None:
-    _data(trainer)
-    _optimizers(trainer)
-    _metrics(trainer)
+    _check_data(trainer)
+    _check_optimizers(trainer)
+    _check_metrics(trainer)
 
 
-def _data(trainer: Trainer) -> None:
+def _check_data(trainer: Trainer) -> None:
     args, overrides = trainer.args, trainer._footplate.overrides
     if not callable(trainer.data_collator):
         raise TypeError(
@@ -40,18 +40,18 @@ def _data(trainer: Trainer) -> None:
     if (args.eval_strategy != "no" or args.eval_on_start) and "get_eval_dataloader" not in overrides:
         sets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
         for name, dataset in sets.items():
-            which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            description = f"eval_dataset[{name!r}]" if name else "eval_dataset"
             if dataset is not None:
-                require_samples(dataset, which)
+                require_samples(dataset, description)
             if has_length(dataset) and len(dataset) == 0:
-                raise DatasetError(f"{which} is to be evaluated, but is empty: fill it, or leave it out")
+                raise DatasetError(f"{description} is to be evaluated, but is empty: fill it, or leave it out")
     if trainer.train_dataset is not None and "get_train_dataloader" not in overrides:
         require_samples(trainer.train_dataset, "train_dataset")
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset) and args.max_steps <= 0:
         raise ValueError("the data has no length, so its end is unknown: set max_steps")
 
 
-def _optimizers(trainer: Trainer) -> None:
+def _check_optimizers(trainer: Trainer) -> None:
     if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
         raise ValueError("optimizers and optimizer_cls_and_kwargs both set the optimizer: pass one of them")
     if trainer.model_init is not None and (trainer.optimizer is not None or trainer.lr_scheduler is not None):
@@ -69,7 +69,7 @@ def _optimizers(trainer: Trainer) -> None:
             )
 
 
-def _metrics(trainer: Trainer) -> None:
+def _check_metrics(trainer: Trainer) -> None:
     args, compute = trainer.args, trainer.compute_metrics
     unknown = [name for name in args.include_for_metrics if name not in ("inputs", "loss")]
     if unknown:

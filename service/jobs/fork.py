@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.arguments import Seq2SeqTrainingArguments
 from footplate.contract.body import pointer_to
-from footplate.contract.errors import InvalidSpec, Problem
+from footplate.contract.errors import InvalidSpec, Problem, listing
 from footplate.contract.ids import JobId
 from footplate.contract.resources.jobs import ForkOf, ForkPoint, Inexact, SpecChange
 from footplate.contract.spec import JobSpec
@@ -185,5 +185,4 @@ def _is_below(pointer: str, place: str) -> bool:
 
 
 def _some(pointers: Sequence[str]) -> str:
-    more = f" and {len(pointers) - MAX_NAMED} more" if len(pointers) > MAX_NAMED else ""
-    return ", ".join(pointer[:100] for pointer in pointers[:MAX_NAMED]) + more
+    return listing([pointer[:100] for pointer in pointers], MAX_NAMED)

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from footplate.contract.body import pointer_to
-from footplate.contract.errors import NotFound, Problem, did_you_mean
+from footplate.contract.errors import NotFound, Problem, did_you_mean, listing
 from footplate.contract.ids import FileId, is_file
 from footplate.contract.row_report import NAME_CHARS
 from footplate.contract.spec import JobSpec
@@ -78,9 +78,7 @@ def columns_after(use: str, names: dict[str, Any] | list[str], columns: set[str]
 
 def _missing(pointer: str, name: str, columns: set[str]) -> Problem:
     names = sorted(columns)
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    column_list = f"{', '.join(names[:MOST_SHOWN])}{more}" if names else "none"
-    detail = f"the rows have no column {name!r}; their columns: {column_list}"
+    detail = f"the rows have no column {name!r}; their columns: {listing(names, MOST_SHOWN) or 'none'}"
     return Problem(pointer, "no_column", detail, did_you_mean(name, names))
 
 

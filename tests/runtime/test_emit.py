@@ -254,13 +254,15 @@ def test_the_last_step_before_a_failure_is_reported_once(reader: socket.socket, 
 
 @pytest.mark.parametrize(("step", "metric", "score"), [
     (20, "loss", 0.5), (20, "eval_loss", 0.5), (25, "loss", None), (30, "loss", None), (20, None, None),
+    (20, "lm_eval/mine/acc", 0.7),
 ])  # fmt: skip
 def test_the_score_of_a_checkpoint_is_the_metric_of_its_own_step(
     reader: socket.socket, tmp_path: Path, step: int, metric: str | None, score: float | None
 ) -> None:
     emit, _ = emit_with_stop_byte(tmp_path)
     (tmp_path / "saved").mkdir()
-    log: list[Any] = [{"loss": 9.0, "step": 20}, {"eval_loss": 0.5, "step": 20}, {"eval_loss": math.nan, "step": 30}]
+    evaluation = {"eval_loss": 0.5, "lm_eval/mine/acc": 0.7, "step": 20}
+    log: list[Any] = [{"loss": 9.0, "step": 20}, evaluation, {"eval_loss": math.nan, "step": 30}]
     checkpoint = SimpleNamespace(path=tmp_path / "saved", step=step, bytes=1, manifest_sha256="")
     args = SimpleNamespace(metric_for_best_model=metric)
 

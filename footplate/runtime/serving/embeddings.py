@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,14 +25,18 @@ def embed(model: LoadedModel, request: ServingRequest, clients: Clients) -> dict
             raise CannotAnswer("an input is empty", hint="send texts with at least one token")
         model.require_known(row)
         model.require_room(len(row))
-    vectors: list[list[float]] = []
-    size = model.limits.max_batch
-    for start in range(0, len(rows), size):
-        if clients.is_withdrawn(request.id):
-            break
-        vectors += _vectors(model, rows[start : start + size])
-        clients.tick()
+    vectors = [vector for batch in _batches(rows, model, request, clients) for vector in _vectors(model, batch)]
     return {"vectors": vectors, "prompt_tokens": sum(map(len, rows))}
+
+
+def _batches(inputs: list[Any], model: LoadedModel, request: ServingRequest, clients: Clients) -> Iterator[list[Any]]:
+    """Yields the inputs in batches, until the client withdraws its request."""
+    size = model.limits.max_batch
+    for start in range(0, len(inputs), size):
+        if clients.is_withdrawn(request.id):
+            return
+        yield inputs[start : start + size]
+        clients.tick()
 
 
 def _encoded(model: LoadedModel, request: ServingRequest, clients: Clients) -> dict[str, Any]:
@@ -48,14 +53,9 @@ def _encoded(model: LoadedModel, request: ServingRequest, clients: Clients) -> d
         counts.append(_count(model, encoder.prompts.get(encoder.default_prompt_name, "") + text))
         model.require_room(counts[-1])
     vectors: list[list[float]] = []
-    size = model.limits.max_batch
-    for start in range(0, len(texts), size):
-        if clients.is_withdrawn(request.id):
-            break
-        batch = texts[start : start + size]
-        embeddings = encoder.encode(batch, batch_size=size, convert_to_tensor=True, show_progress_bar=False)
+    for batch in _batches(texts, model, request, clients):
+        embeddings = encoder.encode(batch, batch_size=len(batch), convert_to_tensor=True, show_progress_bar=False)
         vectors += normalize(embeddings.float(), dim=-1).tolist()
-        clients.tick()
     return {"vectors": vectors, "prompt_tokens": sum(counts)}
 
 

@@ -134,7 +134,7 @@ class LoadedModel:
         # DeBERTa has a size of 0 and ignores the types.
         if types := getattr(self.config, "type_vocab_size", None):
             _require_below(types, ids.get("token_type_ids", ()), "token type")
-        require_labels(batch, self.base, self.trainer.label_names or ("labels",))
+        require_labels(batch, self.base, self.trainer.label_names)
 
     def padded(self, rows: Sequence[Sequence[int]], *, on_left: bool) -> dict[str, Tensor]:
         """Returns the tokens of several texts as one batch, and the mask of its padding."""

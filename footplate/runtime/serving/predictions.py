@@ -224,7 +224,7 @@ def _maps_for(rows: list[dict[str, Any]], spec: JobSpec) -> list[Component]:
             for row in rows:
                 row.setdefault(str(args.get("column", "answers")), NO_ANSWER)
         if component.use == "rename":
-            args["columns"] = {old: new for old, new in args["columns"].items() if old in columns}
+            args["columns"] = {name: new_name for name, new_name in args["columns"].items() if name in columns}
             columns |= set(args["columns"].values())
         if component.use in ("keep", "drop"):
             args["columns"] = [name for name in args["columns"] if name in columns]

@@ -104,9 +104,9 @@ class Requests:
         return take_batch(self._waiting_requests, limit)
 
     def _read(self) -> None:
-        rest = b""
+        incomplete_line = b""
         while chunk := self._stream.recv(READ_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
+            *lines, incomplete_line = (incomplete_line + chunk).split(b"\n")
             for line in lines:
                 try:
                     self._read_line(line)

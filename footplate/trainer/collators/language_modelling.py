@@ -111,9 +111,9 @@ class DataCollatorForLanguageModeling(DataCollatorMixin):
         if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
             return inputs, labels
         share = self.random_replace_prob / (1 - self.mask_replace_prob)
-        other = self._drawn(labels, share) & hidden & ~replaced
+        random_places = self._drawn(labels, share) & hidden & ~replaced
         words_of_chance = torch.randint(len(self.tokenizer), labels.shape, dtype=torch.long, generator=self.generator)
-        inputs[other] = words_of_chance[other]
+        inputs[random_places] = words_of_chance[random_places]
         return inputs, labels
 
     def _drawn(self, like: Tensor, share: float) -> Tensor:

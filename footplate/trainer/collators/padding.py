@@ -40,11 +40,11 @@ def _padded(processor: Any, features: Any, options: dict[str, Any]) -> Any:
 
 def unfit(features: Any, needed: str = "input_ids") -> DatasetError | None:
     """Returns an error if the samples lack the column `needed` or hold texts, which cannot form a batch, else None."""
-    first = features[0] if isinstance(features, Sequence) and features else None
-    if not isinstance(first, Mapping):
+    first_sample = features[0] if isinstance(features, Sequence) and features else None
+    if not isinstance(first_sample, Mapping):
         return None
-    if needed not in first:
-        names = ", ".join(map(str, first)) or "nothing"
+    if needed not in first_sample:
+        names = ", ".join(map(str, first_sample)) or "nothing"
         return DatasetError(
             f"the samples have {names}, but not {needed}: tokenize them first",
             hint='in a job, list {"use": "tokenize", "args": {"column": …}} under data.map',
@@ -127,8 +127,8 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
     return_tensors: str = "pt"
 
     def torch_call(self, features: Any) -> Any:
-        name, labels, rest = _without_labels(features)
-        batch = _padded_by(self, rest, "pt")
+        name, labels, samples = _without_labels(features)
+        batch = _padded_by(self, samples, "pt")
         if labels is not None:
             width = batch["input_ids"].shape[1]
             too_long = next((len(sample_labels) for sample_labels in labels if len(sample_labels) > width), None)
@@ -152,15 +152,15 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
     return_tensors: str = "pt"
 
     def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
-        _, labels, rest = _without_labels(examples)
-        counts = {len(sample["input_ids"]) for sample in rest}
+        _, labels, samples = _without_labels(examples)
+        counts = {len(sample["input_ids"]) for sample in samples}
         if len(counts) > 1:
             raise ValueError(
                 f"the samples of a batch have different numbers of choices, {', '.join(map(str, sorted(counts)))}: "
                 "all samples need the same number"
             )
         choices = counts.pop()
-        flat = [{name: value[at] for name, value in sample.items()} for sample in rest for at in range(choices)]
+        flat = [{name: value[at] for name, value in sample.items()} for sample in samples for at in range(choices)]
         padded = _padded_by(self, flat, "pt")
         batch = {name: value.view(len(examples), choices, -1) for name, value in padded.items()}
         if labels is not None:
@@ -182,8 +182,8 @@ class DataCollatorForSeq2Seq:
 
     def __call__(self, features: Any, return_tensors: str | None = None) -> Any:
         framework = return_tensors or self.return_tensors
-        _, labels, rest = _without_labels(features)
-        batch = _padded_by(self, rest, framework)
+        _, labels, samples = _without_labels(features)
+        batch = _padded_by(self, samples, framework)
         if labels is None:
             batch["labels"] = None
             return batch
@@ -213,7 +213,7 @@ def _without_labels(features: Sequence[Mapping[str, Any]]) -> tuple[str, list[An
     labels = [feature[name] for feature in features] if name in features[0] else None
     if labels is not None and all(value is None for value in labels):
         labels = None
-    rest = [{key: value for key, value in feature.items() if key != name} for feature in features]
+    samples = [{key: value for key, value in feature.items() if key != name} for feature in features]
     if labels is not None and isinstance(labels[0], numpy.ndarray):
         labels = [torch.from_numpy(value) for value in labels]
-    return name, labels, rest
+    return name, labels, samples

@@ -74,18 +74,15 @@ def stack_collator(features: Sequence[Any]) -> Any:
 
 
 def _kept(name: str, values: list[Any]) -> Any:
-    first = values[0]
-    if isinstance(first, Mapping):
-        return {key: _kept(key, _column(values, key)) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(_kept(f"{name}.{key}", [getattr(v, key) for v in values]) for key in first._fields))
-    if isinstance(first, (tuple, list)) and any(isinstance(item, (Tensor, numpy.ndarray, Mapping)) for item in first):
-        return type(first)(_kept(f"{name}[{at}]", list(item)) for at, item in enumerate(zip(*values, strict=True)))
-    if isinstance(first, (Tensor, numpy.ndarray, numpy.generic, bool, int, float, tuple, list)) and not _has_text(
-        first
-    ):
-        return _stacked(name, values)
-    return values
+    sample = values[0]
+    if isinstance(sample, Mapping):
+        return {key: _kept(key, _column(values, key)) for key in sample}
+    if isinstance(sample, tuple) and hasattr(sample, "_fields"):
+        return type(sample)(*(_kept(f"{name}.{key}", [getattr(v, key) for v in values]) for key in sample._fields))
+    if isinstance(sample, (tuple, list)) and any(isinstance(item, (Tensor, numpy.ndarray, Mapping)) for item in sample):
+        return type(sample)(_kept(f"{name}[{at}]", list(item)) for at, item in enumerate(zip(*values, strict=True)))
+    can_be_stacked = isinstance(sample, (Tensor, numpy.ndarray, numpy.generic, bool, int, float, tuple, list))
+    return _stacked(name, values) if can_be_stacked and not _has_text(sample) else values
 
 
 def _has_text(value: Any) -> bool:
@@ -98,10 +95,10 @@ def _labels(name: str, values: list[Any]) -> Tensor:
     """Returns labels in the types that losses need: classes as integers, other numbers as floats."""
     if isinstance(values[0], numpy.ndarray) and values[0].ndim == 0:
         values = [value.item() for value in values]  # torch.tensor fails for a list of 0-dimensional arrays
-    first = values[0]
-    if isinstance(first, Tensor) and (name == "label_ids" or first.dim() > 0):
+    first_value = values[0]
+    if isinstance(first_value, Tensor) and (name == "label_ids" or first_value.dim() > 0):
         return _stacked(name, values)
-    first_label = first if name == "label" else first[0]
+    first_label = first_value if name == "label" else first_value[0]
     first_label = first_label.item() if isinstance(first_label, Tensor) else first_label
     is_class = isinstance(first_label, (int, numpy.integer))
     try:
@@ -111,11 +108,11 @@ def _labels(name: str, values: list[Any]) -> Tensor:
 
 
 def _stacked(name: str, values: list[Any]) -> Tensor:
-    first = values[0]
+    first_value = values[0]
     try:
-        if isinstance(first, Tensor):
+        if isinstance(first_value, Tensor):
             return torch.stack(values)
-        if isinstance(first, numpy.ndarray):
+        if isinstance(first_value, numpy.ndarray):
             return torch.from_numpy(numpy.stack(values))
         return torch.tensor(values)
     except (ValueError, TypeError, RuntimeError) as error:

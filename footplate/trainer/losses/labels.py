@@ -6,7 +6,7 @@ of the failed step are checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,8 +30,8 @@ def bad_label(name: str, labels: Any, classes: int, ignore: int = IGNORE) -> Dat
     place = f"sample {at[0]}" if len(at) == 1 else f"place {list(at)}"
     hint = f"the loss ignores labels that are {ignore}"
     if value >= 0:
-        more = f"give the model {value + 1} classes or more (num_labels or out_features in a spec's model.args)"
-        hint = f"{more}, or number the classes from 0 by the map labels; {hint}"
+        advice = f"give the model {value + 1} classes or more (num_labels or out_features in a spec's model.args)"
+        hint = f"{advice}, or number the classes from 0 by the map labels; {hint}"
     text = f"{name} has {value} at {place} of the batch, and the model has the classes 0 to {classes - 1}"
     return DatasetError(text, hint=hint)
 
@@ -69,17 +69,20 @@ def ignored_by(model: nn.Module) -> int:
     return IGNORE
 
 
-def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Iterable[str] = ("labels",)) -> None:
-    """Raises DatasetError for the first label of a batch that is not a class of the model. The batch is on the host."""
+def require_labels(batch: Mapping[str, Any], model: nn.Module, names: Sequence[str] = ()) -> None:
+    """Raises DatasetError for the first label of a batch that is not a class of the model. The batch is on the host.
+
+    `names` are the keys of the batch's labels. Without names, the key is `labels`.
+    """
     classes = classes_of(model)
     if classes is not None:
-        for name in names:
+        for name in names or ("labels",):
             if error := bad_label(name, batch.get(name), classes, ignored_by(model)):
                 raise error
 
 
 def explain(
-    error: BaseException, batches: Iterable[Mapping[str, Any]], model: nn.Module, names: Iterable[str] = ("labels",)
+    error: BaseException, batches: Sequence[Mapping[str, Any]], model: nn.Module, names: Sequence[str] = ()
 ) -> Exception | None:
     """Returns a clearer error for a failed step if one of its labels or tokens is out of range, else None.
 
@@ -101,7 +104,7 @@ def explain(
     if classes is None:
         return None
     for batch in batches:
-        for name in names:
+        for name in names or ("labels",):
             if misfit := bad_label(name, batch.get(name), classes, ignored_by(model)):
                 return misfit
     return None

@@ -52,6 +52,21 @@ def regression(logits: Tensor, labels: Tensor) -> Loss:
     return Loss(functional.mse_loss(logits, labels.to(logits.dtype), reduction="sum"), labels.numel())
 
 
+def in_shape_of(labels: Tensor, logits: Tensor, name: str) -> Tensor:
+    """Returns the logits in the shape of the labels, without a last dimension of 1.
+
+    Raises ValueError, which names the loss or metric, if the shapes still differ.
+    """
+    if logits.shape == (*labels.shape, 1):
+        logits = logits.squeeze(-1)
+    if logits.shape != labels.shape:
+        raise ValueError(
+            f"{name} needs logits and labels of the same shape: logits have the shape {tuple(logits.shape)}, labels "
+            f"{tuple(labels.shape)}"
+        )
+    return logits
+
+
 def classification(logits: Tensor, labels: Tensor, ignore: int = IGNORE) -> Loss:
     """Returns the cross entropy of samples or tokens. The last dimension of the logits holds the classes."""
     classes = logits.shape[-1]
@@ -107,8 +122,8 @@ def own_loss(outputs: Any) -> Tensor | None:
     if isinstance(outputs, DICT):
         loss = outputs.get("loss")
     elif isinstance(outputs, tuple) and not hasattr(outputs, "loss"):
-        first = next(iter(outputs), None)
-        loss = first if isinstance(first, Tensor) and first.shape in ((), (1,)) else None
+        first_output = next(iter(outputs), None)
+        loss = first_output if isinstance(first_output, Tensor) and first_output.shape in ((), (1,)) else None
     elif not isinstance(outputs, Tensor):
         loss = getattr(outputs, "loss", None)
     return loss
@@ -119,12 +134,12 @@ def predictions(outputs: Any, ignore_keys: Collection[str], has_loss: bool) -> A
     if isinstance(outputs, Tensor):
         return outputs
     if isinstance(outputs, DICT):
-        rest = tuple([value for key, value in outputs.items() if key != "loss" and key not in ignore_keys])
+        values = tuple([value for key, value in outputs.items() if key != "loss" and key not in ignore_keys])
     elif isinstance(outputs, tuple):
-        rest = outputs[1:] if has_loss else outputs
+        values = outputs[1:] if has_loss else outputs
     else:
-        rest = (outputs.logits,)
-    return rest[0] if len(rest) == 1 else rest
+        values = (outputs.logits,)
+    return values[0] if len(values) == 1 else values
 
 
 def loss_and_how(

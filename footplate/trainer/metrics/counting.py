@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from footplate.trainer.losses.labels import IGNORE
+from footplate.trainer.losses.loss import in_shape_of
 
 Average = Literal["macro", "micro", "weighted", "binary"]
 _BYTES = 64 * 2**20
@@ -34,10 +35,10 @@ class Sums:
                 # float64 holds counts exactly up to 2^53, and sums losses more precisely than float32.
                 self.sums[name] = value.double() if value.is_floating_point() else value.long()
 
-    def join(self, everyone: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
+    def join(self, gather: Callable[[dict[str, Tensor]], list[dict[str, Tensor]]]) -> None:
         """Replaces the sums by those of all processes, which `everyone` gathers. A process may have no batch."""
         totals: dict[str, Tensor] = {}
-        for sums in everyone({name: value.cpu() for name, value in self.sums.items()}):
+        for sums in gather({name: value.cpu() for name, value in self.sums.items()}):
             for name, value in sums.items():
                 totals[name] = totals[name] + value if name in totals else value
         self.sums = totals
@@ -143,17 +144,12 @@ class Error(Sums):
         self.of, self.finish = of, finish
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
-        predicted = logits if logits.shape == labels.shape else logits.squeeze(-1)
-        if predicted.shape != labels.shape:
-            raise ValueError(
-                f"{self.name} compares predictions of shape {tuple(logits.shape)} with labels of shape "
-                f"{tuple(labels.shape)}: they must be the same"
-            )
-        off = self.of(predicted.float() - labels.float()).double().sum()
-        self.add(off=off, all=torch.tensor(labels.numel(), device=off.device))
+        predictions = in_shape_of(labels, logits, self.name)
+        total = self.of(predictions.float() - labels.float()).double().sum()
+        self.add(total=total, all=torch.tensor(labels.numel(), device=total.device))
 
     def value(self) -> float:
-        return self.finish(_mean(self.sums["off"], self.sums["all"]))
+        return self.finish(_mean(self.sums["total"], self.sums["all"]))
 
 
 class Perplexity(Sums):
@@ -228,8 +224,8 @@ def _binary_scores(metric: str, logits: Tensor, labels: Tensor) -> tuple[Tensor,
 def _bucket(scores: Tensor, bits: int) -> Tensor:
     """Returns the number of each score's bucket: the leading bits of the float, changed so that the order is kept."""
     # Adding zero turns negative zero into positive zero.
-    whole = (scores.contiguous() + 0.0).view(torch.int32).long()
-    ordered = torch.where(whole < 0, -(whole & 0x7FFFFFFF), whole) + 0x80000000
+    bit_patterns = (scores.contiguous() + 0.0).view(torch.int32).long()
+    ordered = torch.where(bit_patterns < 0, -(bit_patterns & 0x7FFFFFFF), bit_patterns) + 0x80000000
     return ordered >> (32 - bits)
 
 

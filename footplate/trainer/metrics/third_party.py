@@ -115,16 +115,9 @@ class TextMetric:
                 f"{self.name} compares texts, but the predictions are logits: use Seq2SeqTrainer with "
                 "predict_with_generate=True"
             )
-        generated, expected = self._read(logits), self._read(labels)
+        generated, expected = decoded(logits, self._processor), decoded(labels, self._processor)
         several = TEXTS[self.name] in _SEVERAL_TARGETS
         self._metric.update(generated, [[text] for text in expected] if several else expected)
-
-    def _read(self, tokens: Tensor) -> list[str]:
-        pad = getattr(self._processor, "pad_token_id", None) or 0
-        decoded: list[str] = self._processor.batch_decode(
-            tokens.masked_fill(tokens == IGNORE, pad).tolist(), skip_special_tokens=True
-        )
-        return [text.strip() for text in decoded]
 
     def compute(self) -> dict[str, float]:
         result = self._metric.compute()
@@ -133,6 +126,13 @@ class TextMetric:
         return {
             key.removesuffix("_fmeasure"): float(value) for key, value in result.items() if key.endswith("_fmeasure")
         }
+
+
+def decoded(tokens: Any, processor: Any) -> list[str]:
+    """Returns rows of tokens, in a tensor or an array, as texts without padding and special tokens."""
+    pad = getattr(processor, "pad_token_id", None) or 0
+    rows = [[pad if token < 0 else token for token in row] for row in tokens.tolist()]
+    return [text.strip() for text in processor.batch_decode(rows, skip_special_tokens=True)]
 
 
 class AddBatch:

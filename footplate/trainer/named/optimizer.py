@@ -113,9 +113,9 @@ class NamedOptimizers(Optimizer):
         if torch.is_grad_enabled():
             self._output = output
 
-    def _due(self, among: Iterable[_Member] | None = None) -> list[_Member]:
-        among = self._members if among is None else among
-        return [member for member in among if (self.steps + 1) % member.spec.every == 0]
+    def _due(self, members: Iterable[_Member]) -> list[_Member]:
+        """Returns those of the members that make a step in the next optimizer step of the run."""
+        return [member for member in members if (self.steps + 1) % member.spec.every == 0]
 
     def backward(self, loss: Tensor) -> None:
         """Computes the gradients of the last forward's losses, for the optimizers that step next."""
@@ -123,34 +123,34 @@ class NamedOptimizers(Optimizer):
         for member in self._due(self._with_output_loss):
             member.backward(_loss_from_output(self._output, member), keep_graph=True)
         self._output = None
-        main = [parameter for member in self._due() if member.is_main for parameter in member.parameters]
+        main = [parameter for member in self._due(self._members) if member.is_main for parameter in member.parameters]
         if main:
             loss.backward(inputs=main)  # type: ignore[no-untyped-call]
 
     def clip(self, parameters: Any = None, max_norm: float = 0.0) -> Tensor:
         """Clips the gradients of each optimizer of the main loss separately. Returns the norm of all gradients."""
-        norms = [member.clip() for member in self._due() if member.is_main]
+        norms = [member.clip() for member in self._due(self._members) if member.is_main]
         return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = closure() if closure is not None else None
         self._average_over_micro_batches()
-        for member in self._due():
+        for member in self._due(self._members):
             member.step()
         self.steps += 1
         return loss
 
     def _average_over_micro_batches(self) -> None:
         """Averages losses of the model's output over the micro-batches, because such a loss has no item count."""
-        due = self._due(self._with_output_loss)
-        if due and not self._micro_batches:
+        members = self._due(self._with_output_loss)
+        if members and not self._micro_batches:
             raise RuntimeError(
-                f"the loss of optimizer {due[0].spec.id!r} is in the model's output, but its backward was not called: "
-                "call trainer.optimizer.backward(loss) instead of loss.backward()"
+                f"the loss of optimizer {members[0].spec.id!r} is in the model's output, but its backward was not "
+                "called: call trainer.optimizer.backward(loss) instead of loss.backward()"
             )
         if self._micro_batches > 1:
-            gradients = [p.grad for member in due for p in member.parameters if p.grad is not None]
+            gradients = [p.grad for member in members for p in member.parameters if p.grad is not None]
             if gradients:
                 torch._foreach_div_(gradients, self._micro_batches)
         self._micro_batches = 0
@@ -284,10 +284,10 @@ def _loss_from_output(outputs: Any, member: _Member) -> Tensor:
     )
 
 
-def all_named(optimizers: Any) -> list[NamedOptimizer] | None:
-    """Returns the Trainer's argument `optimizers` if it is a list of NamedOptimizer, else None."""
+def all_named(optimizers: Any) -> list[NamedOptimizer]:
+    """Returns the Trainer's argument `optimizers` if it is a list of NamedOptimizer, else an empty list."""
     specs = list(optimizers or ())
-    return specs if specs and all(isinstance(spec, NamedOptimizer) for spec in specs) else None
+    return specs if all(isinstance(spec, NamedOptimizer) for spec in specs) else []
 
 
 def backward_of(strategy: Any, optimizer: Any) -> Callable[[Tensor], None]:

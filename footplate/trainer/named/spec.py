@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from footplate.contract.errors import UnknownComponent
+from footplate.contract.errors import UnknownComponent, listing
 from footplate.trainer import optimizers, schedules
 from footplate.trainer.names import SchedulerType
 
@@ -73,9 +73,8 @@ def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[lis
         if not any(re.search(pattern, name) for name in trainable)
     ]
     if problems:
-        more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise ValueError(
-            f"every trainable parameter must belong to exactly one optimizer: {'; '.join(problems[:8])}{more}. "
+            f"every trainable parameter must belong to exactly one optimizer: {listing(problems, 8, '; ')}. "
             "Patterns are searched in the names of model.named_parameters()"
         )
     return owned
@@ -84,9 +83,9 @@ def parameters_of(model: nn.Module, specs: Sequence[NamedOptimizer]) -> list[lis
 def maker(spec: NamedOptimizer) -> Callable[..., Optimizer]:
     if not isinstance(spec.use, str):
         return spec.use
-    ours = (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)
-    torchs = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind is not Optimizer]
-    makers: dict[str, Any] = {kind.__name__.lower(): kind for kind in (*torchs, *ours)}
+    our_classes = (optimizers.Adafactor, optimizers.Lion, optimizers.AdamWScheduleFree)
+    torch_classes = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and kind is not Optimizer]
+    makers: dict[str, Any] = {kind.__name__.lower(): kind for kind in (*torch_classes, *our_classes)}
     makers |= {"adamw_torch": torch.optim.AdamW, "adamw_torch_fused": partial(torch.optim.AdamW, fused=True)}
     if spec.use.lower() not in makers:
         raise UnknownComponent("optimizer", spec.use, makers)

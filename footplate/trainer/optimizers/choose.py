@@ -74,9 +74,12 @@ class OptimizerRequest:
         return {"lr": self.args.learning_rate}
 
     @property
+    def betas(self) -> tuple[float, float]:
+        return self.args.adam_beta1, self.args.adam_beta2
+
+    @property
     def adam(self) -> dict[str, Any]:
-        args = self.args
-        return {**self.rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+        return {**self.rate, "betas": self.betas, "eps": self.args.adam_epsilon}
 
     def with_options(self, optimizer: type[Optimizer], kwargs: dict[str, Any]) -> ClassAndArguments:
         """Adds `optim_args` to the arguments, converted to the types that the class expects."""
@@ -122,8 +125,7 @@ def _adafactor(request: OptimizerRequest) -> ClassAndArguments:
 
 
 def _lion(request: OptimizerRequest) -> ClassAndArguments:
-    betas = {"betas": (request.args.adam_beta1, request.args.adam_beta2)}
-    return request.with_options(Lion, {**request.rate, **betas})
+    return request.with_options(Lion, {**request.rate, "betas": request.betas})
 
 
 def _schedule_free(request: OptimizerRequest) -> ClassAndArguments:
@@ -147,17 +149,17 @@ def _bitsandbytes(request: OptimizerRequest) -> ClassAndArguments:
 
     Paged optimizers move their state to the host if the GPU is full.
     """
-    name, betas = request.name, {"betas": (request.args.adam_beta1, request.args.adam_beta2)}
+    name = request.name
     kwargs: dict[str, Any] = {**request.rate, "optim_bits": 8 if "8bit" in name else 32}
     if "rmsprop" in name:
         class_name = "RMSprop"
     else:
         kwargs["is_paged"] = name.startswith("paged")
         class_name = "AdEMAMix" if "ademamix" in name else "AdamW" if "adam" in name else "Lion"
-        kwargs |= betas if class_name == "Lion" else request.adam
+        kwargs |= {"betas": request.betas} if class_name == "Lion" else request.adam
     if class_name == "AdEMAMix":
-        third = float(request.options.pop("beta3", 0.9999))
-        kwargs |= {"betas": (*betas["betas"], third), "alpha": float(request.options.pop("alpha", 5.0))}
+        beta3, alpha = float(request.options.pop("beta3", 0.9999)), float(request.options.pop("alpha", 5.0))
+        kwargs |= {"betas": (*request.betas, beta3), "alpha": alpha}
     return request.with_options(_class("bitsandbytes.optim", class_name, "bitsandbytes", name), kwargs)
 
 

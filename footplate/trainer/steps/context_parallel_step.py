@@ -112,17 +112,17 @@ def require_same_in_pieces(trainer: Trainer, strategy: ContextParallel, batch: A
     model.eval()  # dropout would draw random numbers, and change the run
     try:
         with torch.no_grad():
-            whole = forward(
+            outputs = forward(
                 input_ids=tokens, **({"labels": tokens} if trainer._footplate.model_signature.takes_labels else {})
             )
             with strategy.attention.over(attention.configs_of(model), shard.length):
                 own_logits = logits_of(forward(**inputs))
     finally:
         model.train(was_training)
-    logits = logits_of(whole)
+    logits = logits_of(outputs)
     real = positions < tokens.shape[1]
     difference = _relative_difference(own_logits[:, real], logits[:, positions[real]])
-    differences = strategy.peers.all_gather((difference, _loss_difference(whole, logits, tokens)))
+    differences = strategy.peers.all_gather((difference, _loss_difference(outputs, logits, tokens)))
     _refuse_if_different(
         model,
         strategy,

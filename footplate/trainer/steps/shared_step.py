@@ -40,25 +40,25 @@ class SharedStep(Step):
         super().run(window, self.readers.total(items) if self.counts and items is not None else items)
 
     def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
-        trainer, last = self.trainer, len(window)
+        trainer, size = self.trainer, len(window)
         tokens = trainer.state.num_input_tokens_seen
         for number, batch in enumerate(window, start=1):
-            self.gradient_state.sync_gradients = number == last
-            self.strategy.skip_gradient_sync(self.model, self.by_hand or (self.holds and number < last))
+            self.gradient_state.sync_gradients = number == size
+            self.strategy.skip_gradient_sync(self.model, self.by_hand or (self.holds and number < size))
             weight = trainer._footplate.batch_weight = self._weight(batch)
             if weight == 1:
-                trainer.current_gradient_accumulation_steps = last
+                trainer.current_gradient_accumulation_steps = size
             else:
-                trainer.current_gradient_accumulation_steps = last / weight if weight else math.inf
+                trainer.current_gradient_accumulation_steps = size / weight if weight else math.inf
             is_padding = isinstance(batch, PaddingBatch)
             self.tally.add(self.micro_step(batch, _infinite(items) if is_padding else items))
             if not is_padding:
                 self.count(batch)
-            if number < last:
+            if number < size:
                 trainer.control = trainer.callback_handler.on_substep_end(trainer.args, trainer.state, trainer.control)
         if trainer.args.include_num_input_tokens_seen != "no":
-            here = trainer.state.num_input_tokens_seen - tokens
-            trainer.state.num_input_tokens_seen = tokens + self.readers.total(here)
+            own_tokens = trainer.state.num_input_tokens_seen - tokens
+            trainer.state.num_input_tokens_seen = tokens + self.readers.total(own_tokens)
         if self.by_hand:
             average_gradients(self.zeroed, self.readers.world)
 

@@ -96,20 +96,20 @@ class Step:
         self.has_begun = True
 
     def accumulate(self, window: list[Any], items: Tensor | int | None) -> None:
-        trainer, last = self.trainer, len(window)
-        trainer.current_gradient_accumulation_steps = last
+        trainer, size = self.trainer, len(window)
+        trainer.current_gradient_accumulation_steps = size
         for number, batch in enumerate(window, start=1):
-            self.gradient_state.sync_gradients = number == last
+            self.gradient_state.sync_gradients = number == size
             self.tally.add(self.micro_step(batch, items))
             self.count(batch)
-            if number < last:
+            if number < size:
                 events = trainer.callback_handler
                 trainer.control = events.on_substep_end(trainer.args, trainer.state, trainer.control)
 
     def _first_micro_step(self, micro_step: MicroStep, batch: Any, items: Tensor | int | None) -> Tensor:
         """Checks the keys and labels of the run's first batch, and then runs forward and backward as for any other."""
         require_batch(batch, self.trainer.data_collator)
-        require_labels(batch, self.trainer.model, self.trainer.label_names or ("labels",))
+        require_labels(batch, self.trainer.model, self.trainer.label_names)
         self.micro_step = micro_step
         return micro_step(batch, items)
 

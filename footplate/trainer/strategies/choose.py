@@ -139,9 +139,9 @@ def _refuse_beside_context_parallel(args: TrainingArguments, config: Any, world:
         "fsdp shards the model": args.fsdp,
         "deepspeed shards the model": args.deepspeed,
     }
-    for other in (name for name, is_asked in excluded.items() if is_asked):
+    for conflict in (name for name, is_asked in excluded.items() if is_asked):
         raise NotAvailableYet(
-            f"{prefix} {other}: with cp_size, each process must have the whole model",
+            f"{prefix} {conflict}: with cp_size, each process must have the whole model",
             hint="leave one of them out; cp_size alone already gives each group of processes its own batches",
         )
     changes = {

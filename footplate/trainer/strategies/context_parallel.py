@@ -88,8 +88,7 @@ def cut(batch: Any, rank: int, size: int) -> SequenceShard:
 
 
 def own_positions(rank: int, size: int, length: int) -> Tensor:
-    front, back = (torch.arange(piece * length, (piece + 1) * length) for piece in own_pieces(rank, size))
-    return torch.cat([front, back])
+    return torch.cat([torch.arange(piece * length, (piece + 1) * length) for piece in own_pieces(rank, size)])
 
 
 def _require_tokens(batch: Any) -> None:

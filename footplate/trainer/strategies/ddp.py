@@ -79,8 +79,8 @@ class Ddp(Single):
         """Wraps a placed model in DDP, which also copies the main process's weights to all processes."""
         if not any(parameter.requires_grad for parameter in model.parameters()):
             return model
-        on = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=on, **ddp_options(self.args))
+        device_ids = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=device_ids, **ddp_options(self.args))
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         """Returns the unwrapped model, so that no process waits for another in forward.
@@ -213,18 +213,18 @@ def lockstep(batches: Iterator[Any], peers: OneProcess) -> Iterator[Any]:
 
 def require_same_batch(batches: Iterator[Any], peers: OneProcess, size: int) -> Iterator[Any]:
     """Yields an epoch's batches. Raises DatasetError if the processes of a group have different first batches."""
-    first = next(batches, None)
+    first_batch = next(batches, None)
     start = peers.rank // size * size
     group = range(start, start + size)
-    digests = peers.all_gather(_digest(first))
+    digests = peers.all_gather(_digest(first_batch))
     if len({digests[rank] for rank in group}) > 1:
         raise DatasetError(
             f"processes {group[0]} to {group[-1]} compute every batch together, but have read different first batches "
             "of an epoch: random choices in a dataset or collator must come from generators "
             "that the seed sets (random, NumPy, torch), or follow from the sample's number"
         )
-    if first is not None:
-        yield first
+    if first_batch is not None:
+        yield first_batch
         yield from batches
 
 

@@ -20,7 +20,6 @@ from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import adapters, weights
 from footplate.trainer import checkpoint as files
 from footplate.trainer.launcher import Place
-from footplate.trainer.named import NamedOptimizers
 from footplate.trainer.strategies import deepspeed_settings, sockets
 from footplate.trainer.strategies.device_copy import map_tensors
 from footplate.trainer.strategies.sharded import Sharded
@@ -44,11 +43,7 @@ class DeepSpeed(Sharded):
                 "DeepSpeed has sharded this model in an earlier train(), and cannot do so twice: make a new "
                 "Trainer with a new model, or pass a model_init"
             )
-        plain = self.plain_optimizer(optimizer)
-        if isinstance(plain, NamedOptimizers):
-            raise ValueError(
-                "several named optimizers cannot be used with DeepSpeed, whose engine has one optimizer: use DDP"
-            )
+        plain = self._only_optimizer(optimizer)
         self._share_first_weights(model)
         per_process = self.batch_size(self.args.per_device_train_batch_size)
         config = deepspeed_settings.settings(self.args, model, per_process=per_process, world=self.peers.world)
@@ -56,14 +51,15 @@ class DeepSpeed(Sharded):
         self._parameters = [parameter for group in plain.param_groups for parameter in group["params"]]
         self._sizes = [len(group["params"]) for group in plain.param_groups]
         self._options = [_options(group) for group in plain.param_groups]
-        whole = {} if self.precision == "no" else {name: parameter.data for name, parameter in model.named_parameters()}
+        casts = self.precision != "no"
+        exact_weights = {name: parameter.data for name, parameter in model.named_parameters()} if casts else {}
         with sockets.opening():
             self._engine, *_ = self._library.initialize(
                 model=model, optimizer=plain, config=config, dist_init_required=False
             )
         self._wrapped[model] = self._engine
         self._link_round_robin()
-        self._set_trained(model, whole)
+        self._set_trained(model, exact_weights)
         return self._engine, optimizer
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
@@ -110,20 +106,20 @@ class DeepSpeed(Sharded):
             return self._gathered
         if model not in self._wrapped or (self._stage < 3 and self.precision == "no"):
             return None
-        whole = {name: parameter.detach().cpu() for name, parameter in model.state_dict().items()}
-        whole_of: dict[int, Tensor] = {}
+        full_tensors = {name: parameter.detach().cpu() for name, parameter in model.state_dict().items()}
+        tensor_of: dict[int, Tensor] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            if id(parameter) not in whole_of:
-                whole_of[id(parameter)] = self._whole(parameter)
-            whole[name] = whole_of[id(parameter)]
-        return whole
+            if id(parameter) not in tensor_of:
+                tensor_of[id(parameter)] = self._whole(parameter)
+            full_tensors[name] = tensor_of[id(parameter)]
+        return full_tensors
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
-        whole: Tensor | None = self._library.utils.safe_get_full_fp32_param(parameter)
-        if whole is None:  # the parameter is frozen
+        tensor: Tensor | None = self._library.utils.safe_get_full_fp32_param(parameter)
+        if tensor is None:  # the parameter is frozen
             with self._library.zero.GatheredParameters([parameter]):
-                whole = parameter.detach().clone()
-        return whole.detach().cpu().view(_shape(parameter))
+                tensor = parameter.detach().clone()
+        return tensor.detach().cpu().view(_shape(parameter))
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """Returns the optimizer's state by parameter number, as the optimizer had it before DeepSpeed flattened it."""
@@ -131,7 +127,7 @@ class DeepSpeed(Sharded):
         if self._is_plain:
             return plain.state_dict()
         numbers = {id(parameter): at for at, parameter in enumerate(self._parameters)}
-        whole: dict[int, dict[str, Any]] = {}
+        full_state: dict[int, dict[str, Any]] = {}
         for flat, parameters in self._flats():
             self._link(parameters, flat, plain)
             for parameter in parameters:
@@ -139,22 +135,22 @@ class DeepSpeed(Sharded):
                     name: self._whole_state(parameter, name, value, flat) for name, value in plain.state[flat].items()
                 }
                 if moments:
-                    whole[numbers[id(parameter)]] = moments
+                    full_state[numbers[id(parameter)]] = moments
         at, groups = 0, []
         remaining_groups = iter(plain.param_groups)
         for size, options in zip(self._sizes, self._options, strict=True):
             # DeepSpeed removes groups without parameters. Adapters have no biases, so one of their groups is empty.
             is_removed = size == 0 and len(plain.param_groups) < len(self._sizes)
-            now = options if is_removed else _options(next(remaining_groups))
-            groups.append({**now, "params": list(range(at, at + size))})
+            group_options = options if is_removed else _options(next(remaining_groups))
+            groups.append({**group_options, "params": list(range(at, at + size))})
             at += size
-        return {"state": dict(sorted(whole.items())), "param_groups": groups}
+        return {"state": dict(sorted(full_state.items())), "param_groups": groups}
 
     def _whole_state(self, parameter: nn.Parameter, name: str, value: Any, flat: Tensor) -> Any:
         if not isinstance(value, Tensor) or value.shape != flat.shape:
             return value.clone() if isinstance(value, Tensor) else value
-        whole: Tensor = self._library.utils.safe_get_full_optimizer_state(parameter, name)
-        return whole.detach().cpu().view(_shape(parameter)).clone()
+        tensor: Tensor = self._library.utils.safe_get_full_optimizer_state(parameter, name)
+        return tensor.detach().cpu().view(_shape(parameter)).clone()
 
     def stored_optimizer(self, optimizer: Optimizer, folder: Path) -> dict[str, Any]:
         """Returns the stored state without the groups that DeepSpeed has removed, because they have no parameters."""
@@ -171,10 +167,10 @@ class DeepSpeed(Sharded):
         numbers = {id(parameter): at for at, parameter in enumerate(self._parameters)}
         for flat, parameters in self._flats():
             stored = [(parameter, state["state"].get(numbers[id(parameter)], {})) for parameter in parameters]
-            _, first = next(((parameter, moments) for parameter, moments in stored if moments), (None, {}))
+            _, first_moments = next(((parameter, moments) for parameter, moments in stored if moments), (None, {}))
             optimizer.state[flat] = {
                 name: torch.zeros_like(flat) if _is_moment(value) else _shared_state(value, flat, optimizer)
-                for name, value in first.items()
+                for name, value in first_moments.items()
             }
             self._link(parameters, flat, optimizer)
             for parameter, moments in stored:
@@ -196,14 +192,14 @@ class DeepSpeed(Sharded):
             engine._link_all_hp_params()
             engine.bit16_groups = order
 
-    def _set_trained(self, model: nn.Module, whole: dict[str, Tensor]) -> None:
+    def _set_trained(self, model: nn.Module, exact_weights: dict[str, Tensor]) -> None:
         """Sets the optimizer's single-precision parameters to their exact values.
 
         DeepSpeed makes them from the rounded model, so a resumed run would differ from an uninterrupted one.
         """
         for name, parameter in model.named_parameters():
-            if name in whole and parameter.requires_grad:
-                self._set_state(parameter, None, whole[name].float())
+            if name in exact_weights and parameter.requires_grad:
+                self._set_state(parameter, None, exact_weights[name].float())
 
     def _link(self, parameters: list[nn.Parameter], flat: Tensor, optimizer: Optimizer) -> None:
         """Links each parameter to its moments inside the flat tensors."""

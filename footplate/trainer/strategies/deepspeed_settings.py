@@ -18,8 +18,8 @@ def settings(args: TrainingArguments, model: nn.Module, *, per_process: int, wor
     config = deepspeed_arguments.read(args.deepspeed)
     for _, why in deepspeed_arguments.refusals(config, args):
         raise ValueError(why)
-    if differ := deepspeed_arguments.fill(config, args, per_process=per_process, world=world):
-        differences = "; ".join(map(str, differ))
+    if conflicts := deepspeed_arguments.fill(config, args, per_process=per_process, world=world):
+        differences = "; ".join(map(str, conflicts))
         raise ValueError(f"deepspeed's config and the arguments differ: {differences}. Write auto in the config")
     _sizes(config, model)
     if unset := list(deepspeed_arguments.autos(config)):

@@ -23,11 +23,11 @@ class StreamCopy:
     def __call__(self, value: Any) -> Any:
         with torch.cuda.stream(self.stream):
             copied = moved(value, self.device)
-        now = torch.cuda.current_stream(self.device)
-        now.wait_stream(self.stream)
+        compute_stream = torch.cuda.current_stream(self.device)
+        compute_stream.wait_stream(self.stream)
         # Keeps the copy stream from reusing the tensors' memory before this stream has read them.
         for tensor in tensors_in(copied):
-            tensor.record_stream(now)
+            tensor.record_stream(compute_stream)
         return copied
 
 

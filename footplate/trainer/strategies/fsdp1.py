@@ -71,7 +71,7 @@ class Fsdp1(Sharded):
         units, prefetch = {id(unit) for unit in settings.units(model)}, settings.backward_prefetch
         # Gradients are summed in single precision.
         half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        whole = FullyShardedDataParallel(
+        wrapper = FullyShardedDataParallel(
             model,
             sharding_strategy=ShardingStrategy[settings.reshard.upper()],
             auto_wrap_policy=CustomPolicy(lambda module: id(module) in units),
@@ -89,9 +89,9 @@ class Fsdp1(Sharded):
         generate: Any = getattr(model, "generate", None)
         if generate is not None:
             # The root module's own parameters are gathered while `generate` runs.
-            gathered = FullyShardedDataParallel.summon_full_params(whole, recurse=False, writeback=False)
+            gathered = FullyShardedDataParallel.summon_full_params(wrapper, recurse=False, writeback=False)
             vars(model)["generate"] = gathered(generate)
-        return whole
+        return wrapper
 
     def skip_gradient_sync(self, model: nn.Module, skips: bool) -> None:
         self._holding.close()
@@ -99,8 +99,8 @@ class Fsdp1(Sharded):
             self._holding.enter_context(model.no_sync())
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
-        here = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        norm: Tensor = self.peers.total(here.to(self.device).square()).sqrt()
+        own_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm: Tensor = self.peers.total(own_norm.to(self.device).square()).sqrt()
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
         return norm
 
@@ -166,26 +166,26 @@ class Fsdp1(Sharded):
         A rank has no state of parameters outside of its slice, so the ranks first exchange names and dtypes.
         """
         state = self.plain_optimizer(optimizer).state_dict()
-        here: dict[int, dict[str, Any]] = state["state"]
+        own_state: dict[int, dict[str, Any]] = state["state"]
         known_state: dict[int, dict[str, Any]] = {}
-        for rank_state in self.peers.all_gather({at: _described(values) for at, values in here.items()}):
+        for rank_state in self.peers.all_gather({at: _described(values) for at, values in own_state.items()}):
             known_state = rank_state | known_state
         numbered = [
             parameter for group in self.plain_optimizer(optimizer).param_groups for parameter in group["params"]
         ]
-        whole: dict[int, dict[str, Any]] = {}
+        full_state: dict[int, dict[str, Any]] = {}
         for at in sorted(known_state):
-            whole[at] = {
-                name: self._gathered_moment(numbered[at], here.get(at, {}).get(name), value)
+            full_state[at] = {
+                name: self._gathered_moment(numbered[at], own_state.get(at, {}).get(name), value)
                 if isinstance(value, torch.dtype)
                 else value
                 for name, value in known_state[at].items()
             }
-        return {"state": whole, "param_groups": state["param_groups"]}
+        return {"state": full_state, "param_groups": state["param_groups"]}
 
-    def _gathered_moment(self, parameter: nn.Parameter, here: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    def _gathered_moment(self, parameter: nn.Parameter, own_piece: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         sharding = self._shardings[parameter]
-        piece = torch.empty(0, dtype=dtype, device=self.device) if here is None else here
+        piece = torch.empty(0, dtype=dtype, device=self.device) if own_piece is None else own_piece
         if piece.shape != (sharding.counts[self.peers.rank],):
             raise ValueError(
                 f"the optimizer keeps a tensor of {tuple(piece.shape)} for {sharding.counts[self.peers.rank]} elements "
@@ -195,11 +195,11 @@ class Fsdp1(Sharded):
         pieces = gather_tensor(piece, [(count,) for count in sharding.counts], self.peers)
         return torch.cat(pieces).view(sharding.shape).cpu() if self.args.should_save else None
 
-    def _piece(self, whole: Any, like: Tensor) -> Any:
-        sharding = self._shardings.get(like)
-        if sharding is None or not isinstance(whole, Tensor) or whole.shape != sharding.shape or not whole.dim():
-            return whole
-        return torch.split(whole.flatten(), sharding.counts)[self.peers.rank].clone()
+    def _piece(self, tensor: Any, parameter: Tensor) -> Any:
+        sharding = self._shardings.get(parameter)
+        if sharding is None or not isinstance(tensor, Tensor) or tensor.shape != sharding.shape or not tensor.dim():
+            return tensor
+        return torch.split(tensor.flatten(), sharding.counts)[self.peers.rank].clone()
 
 
 def _described(values: dict[str, Any]) -> dict[str, Any]:

@@ -103,29 +103,29 @@ class Peers(OneProcess):
 
     def from_main(self, make: Callable[[], T]) -> T:
         outcome: list[Any] = [None, None]
-        raised: BaseException | None = None
+        own_error: BaseException | None = None
         if self.is_main:
             try:
                 outcome[0] = make()
             except Exception as error:
-                raised, outcome[1] = error, picklable(error)
+                own_error, outcome[1] = error, picklable(error)
         dist.broadcast_object_list(outcome, group_src=0, group=self._group)
-        if raised is not None or outcome[1] is not None:
-            raise raised or outcome[1]
+        if own_error is not None or outcome[1] is not None:
+            raise own_error or outcome[1]
         return outcome[0]  # type: ignore[no-any-return]
 
     def gather_results(self, make: Callable[[], T]) -> list[T]:
         result: T | None = None
-        raised: Exception | None = None
+        own_error: Exception | None = None
         try:
             result = make()
         except Exception as error:
-            raised = error
-        outcomes = self.all_gather((result, None if raised is None else picklable(raised)))
+            own_error = error
+        outcomes = self.all_gather((result, None if own_error is None else picklable(own_error)))
         for rank, (_, failure) in enumerate(outcomes):
             if failure is not None:
                 # Raise the same error everywhere: if one process catches it, all do.
-                raise (raised if raised is not None and rank == self.rank else failure) from None
+                raise (own_error if own_error is not None and rank == self.rank else failure) from None
         return [result for result, _ in outcomes]  # type: ignore[misc]
 
     def transfer(self, data: Tensor, source: int, to: int | None = None) -> None:
@@ -175,27 +175,28 @@ class Peers(OneProcess):
             return
         store, key = dist.distributed_c10d._get_default_store(), f"footplate/failure/{Peers.failures}"
         try:
-            first = store.compare_set(f"{key}/first", "", str(self.rank)).decode()
+            first_rank = store.compare_set(f"{key}/first", "", str(self.rank)).decode()
             own_error = f"{type(error).__name__}: {error}"
             store.set(f"{key}/{self.rank}", own_error)
-            why = store.get(f"{key}/{first}").decode()
+            why = store.get(f"{key}/{first_rank}").decode()
             if why != own_error:
-                error.add_note(f"process {first} failed before this one, which is {self.rank} of {self.world}: {why}")
+                place = f"which is {self.rank} of {self.world}"
+                error.add_note(f"process {first_rank} failed before this one, {place}: {why}")
             if self._failed_together(store, key):
                 Peers.failures += 1
             else:
                 sockets.cut()
                 # destroy_process_group() would let NCCL wait for pending operations that no process answers.
                 dist.distributed_c10d._abort_process_group()
-                atexit.register(self._end, store, key, is_first=first == str(self.rank))
+                atexit.register(self._end, store, key, is_first=first_rank == str(self.rank))
         except Exception as another:  # torch's store is gone if the process that hosts it has ended
             error.add_note(f"and the other processes could not be informed: {another!r}")
 
     def _failed_together(self, store: Any, key: str) -> bool:
         """Returns True if all processes failed. The first process to finish waiting stores this answer for all."""
-        everyone, decided = [f"{key}/{rank}" for rank in range(self.world)], f"{key}/decided"
-        _within(_ALL_FAILED_SECONDS, lambda: store.check([decided]) or store.check(everyone))
-        verdict = "together" if store.check(everyone) else "apart"
+        keys, decided = [f"{key}/{rank}" for rank in range(self.world)], f"{key}/decided"
+        _within(_ALL_FAILED_SECONDS, lambda: store.check([decided]) or store.check(keys))
+        verdict = "together" if store.check(keys) else "apart"
         return bool(store.compare_set(decided, "", verdict) == b"together")
 
     def _end(self, store: Any, key: str, *, is_first: bool) -> None:
@@ -203,8 +204,8 @@ class Peers(OneProcess):
         with suppress(Exception):  # the process that hosts torch's store may have ended
             store.set(f"{key}/{self.rank}/ended", "")
             if is_first:
-                everyone = [f"{key}/{rank}/ended" for rank in range(self.world)]
-                _within(_EXIT_WAIT_SECONDS, lambda: store.check(everyone))
+                keys = [f"{key}/{rank}/ended" for rank in range(self.world)]
+                _within(_EXIT_WAIT_SECONDS, lambda: store.check(keys))
 
 
 class Subgroup(Peers):
@@ -213,7 +214,7 @@ class Subgroup(Peers):
     def __init__(self, of: Peers, size: int, timeout: timedelta) -> None:
         self.rank, self.world, self.local_rank = of.rank // size, of.world // size, of.local_rank
         self._timeout = timeout
-        ranks_of_groups = [list(range(first, of.world, size)) for first in range(size)]
+        ranks_of_groups = [list(range(first_rank, of.world, size)) for first_rank in range(size)]
         with sockets.opening():
             make_groups: Any = dist.new_subgroups_by_enumeration
             self.group, _ = make_groups(ranks_of_groups, timeout=timeout)

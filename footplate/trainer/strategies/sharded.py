@@ -32,12 +32,7 @@ class Sharded(Ddp):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wraps the model, and replaces the optimizer's whole parameters by their shards."""
-        plain = self.plain_optimizer(optimizer)
-        if isinstance(plain, NamedOptimizers):
-            raise ValueError(
-                f"several named optimizers do not work with {type(self).__name__.lower()}, which shards parameters "
-                "over processes: use DDP, or one optimizer"
-            )
+        plain = self._only_optimizer(optimizer)
         with self.original_names(model):
             adapters.require_places(model, type(self).__name__)
             names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
@@ -53,6 +48,16 @@ class Sharded(Ddp):
             plain.state.clear()
             self.load_optimizer(plain, first_state)
         return wrapped, self.accelerator.prepare(optimizer)
+
+    def _only_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """Returns torch's optimizer. Raises ValueError for several named optimizers."""
+        plain = self.plain_optimizer(optimizer)
+        if isinstance(plain, NamedOptimizers):
+            raise ValueError(
+                f"several named optimizers do not work with {type(self).__name__}, which shards parameters over "
+                "processes: use DDP, or one optimizer"
+            )
+        return plain
 
     def prepare_for_evaluation(self, model: nn.Module) -> nn.Module:
         return self._wrap(model)
@@ -72,8 +77,8 @@ class Sharded(Ddp):
 
     def clip(self, parameters: list[nn.Parameter], max_norm: float) -> Tensor:
         norm = super().clip(parameters, max_norm)
-        whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        return whole
+        full_norm: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return full_norm
 
     # Files
 
@@ -88,9 +93,6 @@ class Sharded(Ddp):
 
     @contextmanager
     def keep_whole_weights(self, model: nn.Module) -> Iterator[None]:
-        if self.writes_shards:
-            yield
-            return
         self._gathered = self.whole_weights(model)
         try:
             yield
@@ -102,16 +104,16 @@ class Sharded(Ddp):
         if self.writes_shards:
             return state
         keep = self.args.should_save
-        whole = {at: gathered(values, keep=keep) for at, values in state["state"].items()}
-        return {"state": whole, "param_groups": state["param_groups"]}
+        full_state = {at: gathered(values, keep=keep) for at, values in state["state"].items()}
+        return {"state": full_state, "param_groups": state["param_groups"]}
 
     def load_weights(self, model: nn.Module, folder: Path) -> None:
         if files.is_sharded(folder) or not any(isinstance(parameter, DTensor) for parameter in model.parameters()):
             return super().load_weights(model, folder)
-        whole = files.read_weights(model, folder)
+        full_weights = files.read_weights(model, folder)
         for name, piece in model.state_dict().items():
-            if name in whole:
-                piece.copy_(self._piece(whole[name], piece))
+            if name in full_weights:
+                piece.copy_(self._piece(full_weights[name], piece))
         return None
 
     def load_optimizer(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
@@ -123,13 +125,13 @@ class Sharded(Ddp):
         }
         optimizer.load_state_dict({"state": pieces, "param_groups": state["param_groups"]})
 
-    def _piece(self, whole: Any, like: Tensor) -> Any:
-        """Returns this process's part of a whole tensor that belongs to the parameter `like`. Scalars do not change."""
-        is_plain = isinstance(whole, Tensor) and not isinstance(whole, DTensor) and whole.dim()
-        if not is_plain or not isinstance(like, DTensor):
-            return whole
-        placements = shards.placements_of(whole.shape, like)
-        return distribute_tensor(whole.to(like.device), like.device_mesh, placements, src_data_rank=None)
+    def _piece(self, tensor: Any, parameter: Tensor) -> Any:
+        """Returns this process's part of an unsharded tensor of this parameter. Scalars do not change."""
+        is_plain = isinstance(tensor, Tensor) and not isinstance(tensor, DTensor) and tensor.dim()
+        if not is_plain or not isinstance(parameter, DTensor):
+            return tensor
+        placements = shards.placements_of(tensor.shape, parameter)
+        return distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, placements, src_data_rank=None)
 
     def save_shards(self, commit: Callable[[Callable[[Path], None]], T], pieces: Callable[[Path], None]) -> T:
         return shared_folder.fill_and_commit(self.peers, commit, pieces, Path(self.args.output_dir or "."))
@@ -137,18 +139,18 @@ class Sharded(Ddp):
 
 def gathered(tensors: dict[str, Any], *, keep: bool) -> dict[str, Any]:
     """Gathers sharded tensors on the host, or takes part without keeping them. Tied tensors become one tensor."""
-    whole: dict[str, Any] = {}
-    first: dict[tuple[Any, ...], str] = {}
+    full_tensors: dict[str, Any] = {}
+    names_by_place: dict[tuple[Any, ...], str] = {}
     for name, value in tensors.items():
         if not isinstance(value, DTensor):
-            whole[name] = (value.detach().cpu() if keep else None) if isinstance(value, Tensor) else value
+            full_tensors[name] = (value.detach().cpu() if keep else None) if isinstance(value, Tensor) else value
             continue
         local = value.to_local()
         place = (local.device, local.data_ptr(), value.shape)
-        if local.numel() and place in first:
-            whole[name] = whole[first[place]]
+        if local.numel() and place in names_by_place:
+            full_tensors[name] = full_tensors[names_by_place[place]]
             continue
-        first[place] = name
-        full = value.full_tensor().detach()
-        whole[name] = full.cpu() if keep else None
-    return whole
+        names_by_place[place] = name
+        full_tensor = value.full_tensor().detach()
+        full_tensors[name] = full_tensor.cpu() if keep else None
+    return full_tensors

@@ -37,13 +37,13 @@ def write(folder: Path, model: nn.Module, state: dict[str, Any] | None, *, leads
     if state is None:
         return
     tensors: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
+    other_values: dict[str, Any] = {}
     for at, values in state["state"].items():
         for name, value in values.items():
-            (tensors if isinstance(value, Tensor) else rest)[f"{at}/{name}"] = value
+            (tensors if isinstance(value, Tensor) else other_values)[f"{at}/{name}"] = value
     _save(tensors, folder / OPTIMIZER)
     if leads:
-        files.save_tensors({"param_groups": state["param_groups"], "rest": rest}, folder / GROUPS)
+        files.save_tensors({"param_groups": state["param_groups"], "rest": other_values}, folder / GROUPS)
 
 
 def load_model(model: nn.Module, folder: Path) -> None:

@@ -118,17 +118,17 @@ def fetch(peers: OneProcess, folder: Path, place: Path, is_wanted: Callable[[str
     manifests = peers.all_gather(_seal(folder))
     if len(set(manifests)) == 1:
         return folder
-    sees, into = manifests[peers.rank] == manifests[0], place / folder.name
+    sees, copy_folder = manifests[peers.rank] == manifests[0], place / folder.name
     receives = not sees and peers.local_rank == 0
 
     def copy(files: Sequence[Listed]) -> None:
         if receives:
             shutil.rmtree(place, ignore_errors=True)
-        _raise_first([_copy(peers, files, folder if peers.is_main else into if receives else None, 0, to=None)])
+        _raise_first([_copy(peers, files, folder if peers.is_main else copy_folder if receives else None, 0, to=None)])
 
     files = peers.from_main(lambda: [file for file in _listed(folder) if is_wanted(file.name)])
     peers.gather_results(lambda: copy(files))
-    return folder if sees else into
+    return folder if sees else copy_folder
 
 
 def _seal(folder: Path) -> str:

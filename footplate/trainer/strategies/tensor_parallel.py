@@ -63,12 +63,12 @@ class TensorParallel(Fsdp):
                 f"with from_pretrained(…, distributed_config=DistributedConfig(tp_size={size})) of transformers, or "
                 "split it with torch's parallelize_module"
             )
-        first = self.peers.rank // size * size
-        if mesh.mesh.flatten().tolist() != list(range(first, first + size)):
+        first_rank = self.peers.rank // size * size
+        if mesh.mesh.flatten().tolist() != list(range(first_rank, first_rank + size)):
             raise ValueError(
                 f"the model is split over the processes {mesh.mesh.flatten().tolist()}, but with tp_size {size} the "
-                f"processes {list(range(first, first + size))} compute a batch together: split it over the mesh "
-                "init_device_mesh(device, (world // tp_size, tp_size), mesh_dim_names=('dp_shard', 'tp'))['tp']"
+                f"processes {list(range(first_rank, first_rank + size))} compute a batch together: split it over the "
+                "mesh init_device_mesh(device, (world // tp_size, tp_size), mesh_dim_names=('dp_shard', 'tp'))['tp']"
             )
 
     def _shard_over(self, model: nn.Module) -> DeviceMesh:
@@ -99,8 +99,8 @@ class TensorParallel(Fsdp):
         """Clips the gradients by their norm over all meshes and processes."""
         meshes = _by_mesh(parameter.grad for parameter in parameters if parameter.grad is not None)
         norms = [torch.nn.utils.get_total_norm(gradients) for gradients in meshes]
-        whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-        norm = torch.linalg.vector_norm(torch.stack(whole)) if whole else torch.tensor(0.0)
+        full_norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+        norm = torch.linalg.vector_norm(torch.stack(full_norms)) if full_norms else torch.tensor(0.0)
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
         for gradients in meshes:
             torch._foreach_mul_(gradients, factor)
@@ -147,5 +147,5 @@ def _step_by_mesh(optimizer: Optimizer) -> None:
         optimizer.param_groups = groups
     for group, subgroups in zip(groups, split_groups, strict=True):
         # Some optimizers keep a step count in their groups. It is the same in every subgroup.
-        first = subgroups[0] if subgroups else {}
-        group.update({name: value for name, value in first.items() if name != "params"})
+        first_group = subgroups[0] if subgroups else {}
+        group.update({name: value for name, value in first_group.items() if name != "params"})

@@ -166,7 +166,7 @@ def test_multi_label_metrics_are_computed_class_by_class() -> None:
 def test_mse_mae_and_rmse_equal_their_formulas(name: str, formula: Callable[[Tensor], Tensor]) -> None:
     predicted, labels = torch.randn(SAMPLES, 1), torch.randn(SAMPLES)
     assert streamed(name, predicted, labels) == pytest.approx(float(formula(predicted[:, 0] - labels)), rel=1e-5)
-    with pytest.raises(ValueError, match=r"shape \(4, 3\) with labels of shape \(4,\)"):
+    with pytest.raises(ValueError, match=r"logits have the shape \(4, 3\), labels \(4,\)"):
         streamed(name, torch.zeros(4, 3), torch.zeros(4))
 
 
