@@ -12,10 +12,10 @@ from typing import IO, cast
 
 from footplate.contract.bucket import RemoteFile, RemoteStore, StoreUnreachable
 from footplate.contract.errors import Unavailable
-from footplate.contract.safe_paths import file_below
+from footplate.contract.safe_paths import NOT_THERE, file_below
 
 PIECE = 256 * 1024
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO, errno.EISDIR})
+_NOT_THERE = NOT_THERE | {errno.ENAMETOOLONG, errno.EISDIR}
 
 
 Store = Path | RemoteStore

@@ -60,15 +60,14 @@ class Remover:
         self._retry_at = {key: at for key, at in self._retry_at.items() if key in unneeded}
         if not _is_there(artifacts):
             return []
-        root = artifacts if isinstance(artifacts, RemoteStore) else artifacts.resolve()
         due = [key for key in unneeded if clock >= self._retry_at.get(key, clock)]
-        return [key for key in due if self._is_removed(key, root, clock)]
+        return [key for key in due if self._is_removed(key, artifacts, clock)]
 
-    def _is_removed(self, key: Unneeded, root: Store, clock: float) -> bool:
+    def _is_removed(self, key: Unneeded, artifacts: Store, clock: float) -> bool:
         _, path = key
         # Training may have put a link into the path that points outside of the store.
-        is_link = isinstance(root, Path) and (root / path).resolve() != root / path
-        why = None if is_link else delete_folder(root, path)
+        is_link = isinstance(artifacts, Path) and (artifacts / path).resolve() != artifacts.resolve() / path
+        why = None if is_link else delete_folder(artifacts, path)
         if why is None:
             self._retry_at.pop(key, None)
             return True
