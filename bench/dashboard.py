@@ -35,7 +35,7 @@ from footplate.contract.ids import JobId
 from service.events.curves import Column, Curve, bucket_rows
 from service.store import curves, events, jobs, tables
 from service.store.database import Database
-from service.store.rows import BucketRow, CurveRow, EventRow
+from service.store.row_types import BucketRow, CurveRow, EventRow
 from service.store.times import text_of
 from tests.support.browser import INSTALL, chromium
 from tests.support.processes import Process, Processes, until

@@ -22,7 +22,7 @@ from websockets.asyncio.client import connect
 from bench import report
 from bench.footprint import memory_mb
 from bench.post import serve
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.events import now_text
 from footplate.contract.ids import new_claim_id, new_node_id
 from footplate.contract.messages import Claim, EventBatch, NodeBeat
@@ -43,8 +43,8 @@ class SimulatedNode:
         self._beat()
         until(lambda: self._job()["state"] == "starting", within=20, what="the job is placed")
         claim = Claim(job=self.job, attempt=1, fence=1, claim=self.claim, node=self.node, boot="b")
-        self.redis.rpush(keys.INBOX, claim.model_dump_json())
-        assert self.redis.blpop([keys.reply(self.claim)], 20)
+        self.redis.rpush(redis_keys.INBOX, claim.model_dump_json())
+        assert self.redis.blpop([redis_keys.reply(self.claim)], 20)
         self.emit([{"kind": "state", "data": {"state": "running"}}])
         until(lambda: self._job()["state"] == "running", within=20, what="the job runs")
 
@@ -54,11 +54,11 @@ class SimulatedNode:
             self.seq += 1
             lines.append({"seq": self.seq, "at": now_text(), **event})
         batch = EventBatch(job=self.job, attempt=1, fence=1, claim=self.claim, source=0, events=lines)
-        self.redis.xadd(keys.EVENTS, {"batch": batch.model_dump_json()})
+        self.redis.xadd(redis_keys.EVENTS, {"batch": batch.model_dump_json()})
 
     def _beat(self) -> None:
         beat = NodeBeat(node=self.node, boot="b", number=1, name="played", slots=1)
-        self.redis.rpush(keys.INBOX, beat.model_dump_json())
+        self.redis.rpush(redis_keys.INBOX, beat.model_dump_json())
 
     def _job(self) -> dict[str, Any]:
         return dict(self.client.get(f"/jobs/{self.job}").json())

@@ -18,7 +18,7 @@ from footplate.contract.ids import JobId
 from service.events.curves import Column, Curve, bucket_rows
 from service.store import curves, jobs
 from service.store.database import Database
-from service.store.rows import CurveRow
+from service.store.row_types import CurveRow
 from tests.conformance.acting import Stage
 
 GOALS_MS = {100_000: 100, 10_000_000: 300}

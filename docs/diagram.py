@@ -41,7 +41,7 @@ WAY: Boxes = {
     "stored": (1, 0, "service/jobs/submit.py"),
     "placed": (2, 0, "service/jobs/place.py"),
     "sent to a node": (3, 0, "service/control/dispatch.py"),
-    "claimed": (3, 1, "worker/node/tasks.py"),
+    "claimed": (3, 1, "worker/node/celery_tasks.py"),
     "granted": (2, 1, "service/jobs/inbox.py"),
     "supervised": (1, 1, "worker/attempt/supervise.py"),
     "trained": (0, 1, "footplate/trainer/loop.py"),

@@ -36,7 +36,7 @@ from footplate.sdk.settings import ClientSettings
 from service.api.openapi import describe as describe_api
 from service.app import routes
 from service.counters import Counts, prometheus_name
-from service.metrics import Meters
+from service.prometheus_metrics import Meters
 from service.settings import ServiceSettings
 from worker.settings import WorkerSettings
 

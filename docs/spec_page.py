@@ -20,7 +20,6 @@ from footplate.contract.components import Catalogue
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.fields import PATTERNS, Group
 from footplate.contract.machine import STRATEGIES, Resources, Retry
-from footplate.contract.schema import job_schema
 from footplate.contract.short_forms import READERS, long_form
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import (
@@ -35,6 +34,7 @@ from footplate.contract.spec_parts import (
     Serve,
     Split,
 )
+from footplate.contract.spec_schema import job_schema
 from footplate.runtime.catalogue import describe_all
 
 Json = dict[str, Any]

@@ -18,7 +18,7 @@ from service.redaction import MARK
 from service.settings import ServiceSettings
 from service.store import keys
 from service.store.database import Database
-from service.store.rows import TicketRow
+from service.store.row_types import TicketRow
 from service.store.times import now_ms
 
 OPEN_PATHS = frozenset({"/", "/livez", "/readyz", "/docs"})

@@ -35,8 +35,8 @@ from service.auth import Gatekeeper, is_open
 from service.caches import Catalogues, WebhookProjects
 from service.callers import CALLER, NOBODY, Caller, Scope, needed_by, needs
 from service.events.tail import Tail
-from service.metrics import Meters
 from service.problems import BodyTooLarge, InvalidQuery, UnsupportedMediaType, invalid_query
+from service.prometheus_metrics import Meters
 from service.redis_client import ControlNumbers, RedisNotifier
 from service.settings import ServiceSettings
 from service.store.database import Database

@@ -25,7 +25,7 @@ from service.redaction import MARK
 from service.settings import ServiceSettings
 from service.store import keys
 from service.store.database import Database
-from service.store.rows import KeyRow
+from service.store.row_types import KeyRow
 from service.store.times import now_ms, text_of
 
 MARK_SECONDS = 60.0

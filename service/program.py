@@ -25,7 +25,7 @@ from service.caches import Catalogues, WebhookProjects
 from service.control.process import Control
 from service.deps import Services
 from service.events.tail import Tail
-from service.metrics import Meters
+from service.prometheus_metrics import Meters
 from service.redaction import Redacting
 from service.redis_client import Numbers, RedisNotifier
 from service.server import Server, listen

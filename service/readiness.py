@@ -21,7 +21,7 @@ from footplate.contract.ids import uuid7
 from service.artifact_files import Store
 from service.deps import Services
 from service.store import nodes, schema
-from service.store.rows import NodeRow
+from service.store.row_types import NodeRow
 from service.store.times import now_ms, text_of
 
 LAG_MS = 5_000

@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import JobId, uuid7
 from service.end_tasks import end_tasks
 from service.store.times import now_ms
@@ -90,7 +90,7 @@ class RedisNotifier:
         """Returns the counters that the control process publishes, or None if they have expired."""
         try:
             async with asyncio.timeout(1):
-                text = await self.redis.get(keys.CONTROL)
+                text = await self.redis.get(redis_keys.CONTROL)
             return dict(json.loads(text)) if text else None
         except (*UNREACHABLE, ValueError):
             return None
@@ -111,9 +111,9 @@ class RedisNotifier:
             must_wake_control, self._must_wake_control = self._must_wake_control, False
             try:
                 if must_wake_control:
-                    await self.redis.publish(keys.WAKE_CONTROL, "")
+                    await self.redis.publish(redis_keys.WAKE_CONTROL, "")
                 if jobs:
-                    await self.redis.publish(keys.WAKE, " ".join((self._me, *jobs)))
+                    await self.redis.publish(redis_keys.WAKE, " ".join((self._me, *jobs)))
                 # The first message is sent at once. Those of the next 20 ms are sent together.
                 await asyncio.sleep(GATHER_SECONDS)
             except UNREACHABLE:
@@ -125,7 +125,7 @@ class RedisNotifier:
             # A ValueError comes from a message of another program, which has no words or is not text.
             with suppress(*UNREACHABLE, ValueError):
                 async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
-                    await channel.subscribe(keys.WAKE)
+                    await channel.subscribe(redis_keys.WAKE)
                     while True:
                         if message := await channel.get_message(timeout=1.0):
                             sender, *jobs = message["data"].split()
@@ -137,7 +137,7 @@ class RedisNotifier:
         while True:
             if (counts := await control()) is not None:
                 try:
-                    await self.redis.set(keys.CONTROL, json.dumps(counts), px=int(PUBLISH_COUNTS_SECONDS * 3000))
+                    await self.redis.set(redis_keys.CONTROL, json.dumps(counts), px=int(PUBLISH_COUNTS_SECONDS * 3000))
                     self.away_since_ms = None
                 except UNREACHABLE:
                     self._missed()

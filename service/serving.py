@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from redis.asyncio import Redis
 from starlette.requests import ClientDisconnect, Request
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.errors import FootplateError, Unavailable
 from footplate.contract.ids import JobId, uuid7
 from footplate.contract.lifecycle import JobState, Reason, StopMode
@@ -30,7 +30,7 @@ from service.jobs.stopping import cancel
 from service.problems import TooManyRequests
 from service.redis_client import UNREACHABLE
 from service.store import jobs
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 from service.store.times import now_ms
 
 MOST_PIECES = 1000
@@ -198,12 +198,14 @@ class _Exchange:
 
     async def send(self) -> None:
         """Puts the request at the end of the session's queue. Raises ServingBusy if the queue is full."""
-        queue, request = keys.serving_queue(self._session), self._request.id
+        queue, request = redis_keys.serving_queue(self._session), self._request.id
         try:
             async with self._redis.pipeline(transaction=True) as pipeline:
-                pipeline.set(keys.serving_request(request), self._request.model_dump_json(), ex=keys.SERVING_SECONDS)
+                pipeline.set(
+                    redis_keys.serving_request(request), self._request.model_dump_json(), ex=redis_keys.SERVING_SECONDS
+                )
                 pipeline.rpush(queue, request)
-                pipeline.expire(queue, keys.SERVING_SECONDS)
+                pipeline.expire(queue, redis_keys.SERVING_SECONDS)
                 _, length, _ = await pipeline.execute()
         except UNREACHABLE as error:
             raise _redis_unreachable() from error
@@ -243,9 +245,9 @@ class _Exchange:
         self._is_over = True
         with suppress(*UNREACHABLE):
             if not await self._taken_back():
-                withdrawn = keys.serving_withdrawn(self._session)
+                withdrawn = redis_keys.serving_withdrawn(self._session)
                 await self._redis.rpush(withdrawn, self._request.id)
-                await self._redis.expire(withdrawn, keys.SERVING_SECONDS)
+                await self._redis.expire(withdrawn, redis_keys.SERVING_SECONDS)
 
     def _note(self, piece: AnswerPiece) -> None:
         self._is_over = self._is_over or piece.is_last
@@ -259,7 +261,7 @@ class _Exchange:
 
     async def _receive(self) -> bool:
         """Waits a moment for pieces of the answer. Returns False if none arrived. Raises if the session has ended."""
-        key = keys.serving_answer(self._request.id)
+        key = redis_keys.serving_answer(self._request.id)
         seconds_left = self._deadline - time.monotonic()
         seconds = LOOK_SECONDS if self._is_started else min(LOOK_SECONDS, max(seconds_left, SHORTEST_LOOK_SECONDS))
         try:
@@ -308,7 +310,7 @@ class _Exchange:
         """Ends a session that was opened for this request only, and has not started."""
         row = await self._services.db.read(jobs.peek, self._session)
         with suppress(*UNREACHABLE):
-            queue_length = await self._redis.llen(keys.serving_queue(self._session))
+            queue_length = await self._redis.llen(redis_keys.serving_queue(self._session))
             if row is not None and row.state is JobState.QUEUED and queue_length <= 1:
                 db, stop_seconds = self._services.db, self._services.settings.stop_seconds
                 await db.write(cancel, row.project, row.id, StopMode.GRACEFUL, now_ms(), stop_seconds=stop_seconds)
@@ -326,8 +328,8 @@ class _Exchange:
 
     async def _taken_back(self) -> bool:
         """Removes the request from the queue. Returns False if the session has taken it already."""
-        removed_count: Any = await self._redis.lrem(keys.serving_queue(self._session), 1, self._request.id)
-        await self._redis.delete(keys.serving_request(self._request.id))
+        removed_count: Any = await self._redis.lrem(redis_keys.serving_queue(self._session), 1, self._request.id)
+        await self._redis.delete(redis_keys.serving_request(self._request.id))
         return bool(removed_count)
 
 

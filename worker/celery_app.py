@@ -9,7 +9,7 @@ from __future__ import annotations
 from celery import Celery
 from kombu.entity import Exchange, Queue
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import NodeId
 from worker.redis_client import SOCKET_SECONDS
 from worker.settings import WorkerSettings
@@ -17,13 +17,13 @@ from worker.settings import WorkerSettings
 
 def queue_of(node: NodeId) -> Queue:
     """Returns a node's queue. Its exchange has a name, because an empty one delivers into the list `celery`."""
-    name = keys.queue(node)
+    name = redis_keys.queue(node)
     return Queue(name, Exchange(name, type="direct"), routing_key=name)  # type: ignore[no-untyped-call]
 
 
 def configuration(settings: WorkerSettings) -> dict[str, object]:
     return {
-        "broker_url": keys.broker_url(settings.redis),
+        "broker_url": redis_keys.broker_url(settings.redis),
         # JSON only: a message must not be able to run code.
         "task_serializer": "json",
         "accept_content": ["json"],
@@ -51,7 +51,7 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         "broker_connection_max_retries": None,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "broker_transport_options": {
-            "visibility_timeout": keys.VISIBILITY_SECONDS,
+            "visibility_timeout": redis_keys.VISIBILITY_SECONDS,
             # Without timeouts, a frozen Redis freezes the consumer for ever.
             "socket_timeout": SOCKET_SECONDS,
             "socket_connect_timeout": 2.0,
@@ -63,7 +63,7 @@ def configuration(settings: WorkerSettings) -> dict[str, object]:
         "worker_proc_alive_timeout": 60.0,
         # Celery does not redirect stdout and stderr into its log, because attempts print through pipes of their own.
         "worker_redirect_stdouts": False,
-        "include": ["worker.node.tasks"],
+        "include": ["worker.node.celery_tasks"],
     }
 
 

@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.messages import ProtocolMessage
 
 SOCKET_SECONDS = 5.0
@@ -39,8 +39,8 @@ def connect(url: str) -> redis.Redis:
 
 def post(pipeline: Any, message: ProtocolMessage) -> None:
     """Appends a message to control's inbox. The inbox has a limit, and dropped messages are sent again."""
-    pipeline.rpush(keys.INBOX, message.model_dump_json())
-    pipeline.ltrim(keys.INBOX, -keys.INBOX_LIMIT, -1)
+    pipeline.rpush(redis_keys.INBOX, message.model_dump_json())
+    pipeline.ltrim(redis_keys.INBOX, -redis_keys.INBOX_LIMIT, -1)
 
 
 class Listener:

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from footplate.components.arrow_rows import opened, row_of_batch, rows_of, schema_of
 from footplate.components.lines import line_of
 from footplate.components.rows import UNREADABLE, Row, reading, unreadable
-from footplate.components.tables import opened, row_of_batch, rows_of, schema_of
 
 State = dict[str, int]
 UnreadRow = tuple[int, int, Callable[[], Row]]

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from footplate.components.arrow_rows import is_saved, parquet_rows, saved_rows
 from footplate.components.component import needs
 from footplate.components.file_streams import FileStream, LineReader, NumberedReader, ParquetReader
 from footplate.components.lines import CsvRows, Lines, WholeFiles, json_row, selected, text_row
 from footplate.components.repository import files_of
-from footplate.components.tables import is_saved, parquet_rows, saved_rows
 from footplate.contract.errors import DatasetError
 
 Paths = Annotated[list[str], "Files under data://, read in this order; a name may be a pattern such as part-*.jsonl"]

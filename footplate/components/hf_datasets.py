@@ -8,7 +8,7 @@ from typing import Any
 
 from footplate.components.rows import is_stream, where
 from footplate.contract.errors import DatasetError
-from footplate.contract.rows import RowForms, Schema
+from footplate.contract.row_formats import RowForms, Schema
 
 ROWS_AT_ONCE = 1000
 JSON = "json"

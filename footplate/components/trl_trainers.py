@@ -26,7 +26,7 @@ from footplate.components.rows import Row, plain_messages
 from footplate.components.trl_conversations import with_answers_to_learn
 from footplate.contract.arguments.read import ARGUMENT_NAMES
 from footplate.contract.errors import NotBuildable, did_you_mean
-from footplate.contract.rows import Schema
+from footplate.contract.row_formats import Schema
 from footplate.trainer.evaluation import OwnEvaluation
 
 Arguments = Mapping[str, Any]

@@ -30,7 +30,7 @@ from footplate.trainer.evaluation import OwnEvaluation
 from footplate.trainer.metrics.choose import METRICS
 from footplate.trainer.metrics.third_party import PREFIX, TEXTS, TorchMetric
 from footplate.trainer.named import NamedOptimizer
-from footplate.trainer.named.spec import parameters_of
+from footplate.trainer.named.named_optimizer import parameters_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from footplate.contract.host.launch import OUTCOME, TICK, Order, read_order
 from footplate.contract.host.linux import die_with_parent
 from footplate.contract.spec import JobSpec
 from footplate.contract.strategies import strategy_arguments
-from footplate.runtime import extensions, own_code, own_loop, predictions, process_group
+from footplate.runtime import extensions, own_code, own_loop, prediction_files, process_group
 from footplate.runtime.build import Parts, build, check_trainer, merges_at_end, save_model
 from footplate.runtime.emit import Emit, EventSocket, StoppedEvaluating
 from footplate.runtime.export import export
@@ -288,9 +288,9 @@ def finish(trainer: Trainer, spec: JobSpec, order: Order, emit: Emit, *, test: A
             if predicted is not None:
                 outputs, labels = predicted.predictions, predicted.label_ids
                 if getattr(trainer.args, "predict_with_generate", False):
-                    outputs = predictions.as_texts(outputs, trainer.processing_class)
-                    labels = predictions.as_texts(labels, trainer.processing_class)
-                predictions.write(folder, outputs, labels)
+                    outputs = prediction_files.as_texts(outputs, trainer.processing_class)
+                    labels = prediction_files.as_texts(labels, trainer.processing_class)
+                prediction_files.write(folder, outputs, labels)
             for name, content in (("spec.json", spec.as_json()), ("metrics.json", metrics)):
                 (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:

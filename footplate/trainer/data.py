@@ -11,12 +11,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from footplate.contract.arguments import TrainingArguments
+from footplate.trainer.data_stream import Stream, StreamShard, has_position
 from footplate.trainer.losses.loss import DICT, items
 from footplate.trainer.own_generators import OwnGenerators
 from footplate.trainer.samplers import ALL_DATA, Batches, DataShard, EpochSampler, SeededBatch
 from footplate.trainer.seeds import data_seed, host_fingerprint, host_rng, set_host_rng, set_rng_state, set_seed
 from footplate.trainer.strategies.peers import PaddingBatch
-from footplate.trainer.stream import Stream, StreamShard, has_position
 
 log = logging.getLogger("footplate.trainer")
 

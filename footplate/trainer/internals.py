@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from footplate.trainer.background import BackgroundSave
+from footplate.trainer.background_save import BackgroundSave
 from footplate.trainer.memory import MemoryMeter
 from footplate.trainer.overrides import Overrides
 

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from footplate.contract.errors import did_you_mean
 from footplate.trainer import schedules
-from footplate.trainer.named.spec import NamedOptimizer, length_of, make_schedule, maker
+from footplate.trainer.named.named_optimizer import NamedOptimizer, length_of, make_schedule, maker
 from footplate.trainer.optimizing import optimizer_by_name
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from footplate.trainer.data import Collator, DropUnused, has_length, make_loader, require_samples, without_columns
+from footplate.trainer.data_stream import has_position
 from footplate.trainer.samplers import (
     BatchRebalanceSampler,
     EpochSampler,
@@ -20,7 +21,6 @@ from footplate.trainer.samplers import (
     lengths_of,
 )
 from footplate.trainer.seeds import data_seed
-from footplate.trainer.stream import has_position
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue

@@ -16,7 +16,7 @@ from torch import nn
 
 from footplate.trainer import adapters, callback_tensors, seeds
 from footplate.trainer import checkpoint as files
-from footplate.trainer.background import BackgroundSave, copied
+from footplate.trainer.background_save import BackgroundSave, copied
 from footplate.trainer.hub import pushes_in_progress
 from footplate.trainer.internals import SaveFailed
 from footplate.trainer.optimizers.schedule_free import is_in_training

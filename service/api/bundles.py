@@ -30,7 +30,7 @@ from service.jobs.installed import problems_missing_everywhere
 from service.jobs.references import CODE_IS_OFF, HOW_TO_TURN_CODE_ON, not_allowed
 from service.problems import BodyTooLarge
 from service.store.content import BUNDLES
-from service.store.rows import BundleRow
+from service.store.row_types import BundleRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["bundles"])

@@ -30,7 +30,7 @@ from service.jobs.checkpoints import drop, look, pin, remove_links, require_comm
 from service.jobs.manifest import opened, sealed
 from service.store import checkpoints, jobs
 from service.store.checkpoints import GONE
-from service.store.rows import CheckpointRow
+from service.store.row_types import CheckpointRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["checkpoints"])

@@ -37,7 +37,7 @@ from service.jobs.rows import no_row_to_train_on, wrong_columns, wrong_rows
 from service.problems import BodyTooLarge, InvalidQuery
 from service.row_reports import row_report
 from service.store.content import FILES, set_report
-from service.store.rows import FileRow
+from service.store.row_types import FileRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["files"])

@@ -22,7 +22,7 @@ from service.api.documented import documented_body
 from service.api.jobs import IDEMPOTENCY_KEY, accept_for, created, idempotency, replayed, write_job
 from service.deps import LARGE, JobPath, StrictRoute, in_thread_if_large, job_id, model_of, read_body, services_of
 from service.jobs.fork import forked, note_of, patched, source
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 

@@ -19,7 +19,7 @@ from service.api.formats import TEXT, VARIES, clean, wants
 from service.deps import JobPath, Services, StrictRoute, job_id, services_of
 from service.problems import comma_list, require_known
 from service.store import attempts, events, jobs, log_lines, nodes
-from service.store.rows import EventRow
+from service.store.row_types import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["history"])
 

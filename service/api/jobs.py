@@ -32,7 +32,7 @@ from service.jobs.amend import amend, delete
 from service.jobs.remove_folders import delete_folder
 from service.jobs.submit import IdempotencyUse, Submission, Submitted, replay
 from service.store import attempts, jobs
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 from service.store.times import now_ms
 from service.tracing import TRACEPARENT
 

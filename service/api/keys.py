@@ -19,7 +19,7 @@ from service.callers import Scope
 from service.deps import AdminRoute, read_model, services_of
 from service.keyring import make_key
 from service.store import keys
-from service.store.rows import KeyRow
+from service.store.row_types import KeyRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=AdminRoute, tags=["keys"])

@@ -22,7 +22,7 @@ from service.events.series import summaries
 from service.problems import InvalidQuery, comma_list, require_known
 from service.store import attempts, job_list
 from service.store.job_list import JobFilter, Sort
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])
 _CURSOR = "The next_cursor of the page before."

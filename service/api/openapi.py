@@ -31,7 +31,7 @@ from footplate.contract.errors import (
 from footplate.contract.fields import Json
 from footplate.contract.lifecycle import JobState
 from footplate.contract.resources.operations import ProblemDocument
-from footplate.contract.schema import job_schema, standard
+from footplate.contract.spec_schema import job_schema, standard
 from service import problems
 from service.api.examples import EXAMPLES, JOB, REQUEST_ID, example_of
 from service.auth import is_open

@@ -33,7 +33,7 @@ from service.end_tasks import end_tasks
 from service.events.tail import Channel, EventPage, View
 from service.problems import InvalidQuery
 from service.server import ACCEPTED_SUBPROTOCOL, SOCKET, Connection, close_code, close_reason, text_frame
-from service.store.rows import EventRow
+from service.store.row_types import EventRow
 
 router = APIRouter(route_class=StrictRoute, tags=["live"])
 

@@ -27,7 +27,7 @@ from service.problems import InvalidQuery
 from service.server import text_frame
 from service.store import job_list
 from service.store.job_list import JobFilter, id_at
-from service.store.rows import EventRow
+from service.store.row_types import EventRow
 from service.store.times import now_ms, text_of
 
 router = APIRouter(route_class=StrictRoute, tags=["live"])

@@ -16,8 +16,8 @@ from footplate.contract.lifecycle import JobState
 from footplate.contract.resources import jobs as jobs_resources
 from footplate.contract.resources.jobs import Validation
 from footplate.contract.resources.operations import Health, Ticket
-from footplate.contract.schema import job_schema as schema_of_spec
 from footplate.contract.spec import Accepted, JobSpec
+from footplate.contract.spec_schema import job_schema as schema_of_spec
 from footplate.contract.warnings import warnings_of
 from service import readiness
 from service.api.jobs import SPEC_BODY, accept_for, require_all
@@ -29,7 +29,7 @@ from service.jobs import start_checkpoint
 from service.jobs.needs import Needs
 from service.jobs.place import load_capacities
 from service.jobs.placement import Placement, explain
-from service.metrics import CONTENT_TYPE
+from service.prometheus_metrics import CONTENT_TYPE
 from service.redis_client import Numbers
 from service.store import jobs, nodes
 

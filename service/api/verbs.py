@@ -29,7 +29,7 @@ from service.deps import (
 from service.jobs.do import Do, do
 from service.jobs.resume import NO_CHANGES, Resume, resume
 from service.jobs.stopping import cancel, pause
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"])

@@ -14,7 +14,7 @@ from footplate.contract.resources.history import Attempt, AttemptNode
 from footplate.contract.resources.jobs import Job
 from footplate.contract.resources.operations import Node, NodeState
 from service.store.mapping import shown_as
-from service.store.rows import AttemptRow, CheckpointRow, EventRow, JobRow, NodeRow, SourceRow, loads
+from service.store.row_types import AttemptRow, CheckpointRow, EventRow, JobRow, NodeRow, SourceRow, loads
 from service.store.times import text_of
 
 Shown = TypeVar("Shown", bound=Resource)

@@ -21,7 +21,7 @@ from service.api.views import moment, shown
 from service.deps import AdminRoute, Services, read_model, services_of
 from service.problems import InvalidQuery
 from service.store import deliveries, webhooks
-from service.store.rows import DeliveryRow, WebhookRow
+from service.store.row_types import DeliveryRow, WebhookRow
 from service.store.times import now_ms
 from service.webhooks.sending import aim, make_secret
 

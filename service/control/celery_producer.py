@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import Fence, JobId, NodeId
 from service.store.queue import UnclaimedSource
 
@@ -31,7 +31,7 @@ class CeleryProducer:
         # Imported by the sending thread, because the import would slow every start by a quarter of a second.
         from celery import Celery
 
-        app = Celery("footplate", broker=keys.broker_url(self._redis_url), set_as_current=False)
+        app = Celery("footplate", broker=redis_keys.broker_url(self._redis_url), set_as_current=False)
         app.conf.update(
             task_serializer="json",
             accept_content=["json"],
@@ -40,7 +40,7 @@ class CeleryProducer:
             task_publish_retry=False,
             broker_connection_retry=False,
             broker_transport_options={
-                "visibility_timeout": keys.VISIBILITY_SECONDS,
+                "visibility_timeout": redis_keys.VISIBILITY_SECONDS,
                 "socket_timeout": 5,
                 "socket_connect_timeout": 2,
                 "retry_on_timeout": False,
@@ -57,9 +57,9 @@ class CeleryProducer:
     def send(self, node: NodeId, job: JobId, attempt: int, fence: Fence) -> None:
         # Celery creates the queue with an exchange of the same name, as the node does.
         self._app.send_task(
-            keys.TASK,
+            redis_keys.TASK,
             kwargs={"job": job, "attempt": attempt, "fence": fence},
-            queue=keys.queue(node),
+            queue=redis_keys.queue(node),
             ignore_result=True,
             retry=False,
         )

@@ -12,7 +12,7 @@ from footplate.contract import layout
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.ids import uuid7
 from service.artifact_files import Store
-from service.control.state import ControlState
+from service.control.control_state import ControlState
 from service.jobs.pins import prune_pins
 from service.jobs.prune import DAY_MS, late_window, prune_deleted, prune_folders, prune_late
 from service.jobs.prune import prune as prune_rows

@@ -6,10 +6,10 @@ from collections.abc import Hashable
 
 from redis.exceptions import ResponseError
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import uuid7
-from service.control.state import ControlState
+from service.control.control_state import ControlState
 from service.store import attempts, queue
 from service.store.queue import UnclaimedSource
 
@@ -61,7 +61,7 @@ async def watch_epoch(state: ControlState) -> None:
     Nodes look for this key themselves, and send the events of their journals again.
     """
     try:
-        is_new = await state.io.redis.set(keys.EPOCH, uuid7(), nx=True)
+        is_new = await state.io.redis.set(redis_keys.EPOCH, uuid7(), nx=True)
     except ResponseError:
         # Redis is full or a replica, so workers cannot send heartbeats.
         state.renew_leases()

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.crash_points import Moment, reached
 from service.control.cleanup import prune, rotate
+from service.control.control_state import BLOCK_SECONDS, STALE_SECONDS, ControlState
 from service.control.dispatch import dispatch, watch_epoch
 from service.control.inbox import push, read_inbox
 from service.control.ingest import ingest
 from service.control.place import place
-from service.control.state import BLOCK_SECONDS, STALE_SECONDS, ControlState
 from service.jobs import rescue as rescue_operation
 
 log = logging.getLogger("footplate.control")
@@ -51,7 +51,7 @@ async def decide(state: ControlState) -> None:
 async def listen(state: ControlState) -> None:
     """Wakes `decide` when an API process publishes in Redis that a job or a request waits for control."""
     async with state.io.redis.pubsub(ignore_subscribe_messages=True) as channel:
-        await channel.subscribe(keys.WAKE_CONTROL)
+        await channel.subscribe(redis_keys.WAKE_CONTROL)
         while True:
             if await channel.get_message(timeout=BLOCK_SECONDS):
                 state.woken.set()

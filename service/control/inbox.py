@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.messages import TO_CONTROL, AttemptBeat, Claim, NodeBeat
-from service.control.state import BLOCK_SECONDS, ControlState
+from service.control.control_state import BLOCK_SECONDS, ControlState
 from service.jobs.inbox import InboxEffects, answer, unasked_replies
 from service.redis_client import UNREACHABLE
 
@@ -53,11 +53,11 @@ async def read_inbox(state: ControlState) -> None:
 async def _take(state: ControlState) -> list[Received]:
     """Waits for a message, and also takes the messages behind it. Returns [] if no message arrived in time."""
     redis, asked_at = state.io.redis, state.io.clock()
-    first = await redis.blpop([keys.INBOX], timeout=BLOCK_SECONDS)
+    first = await redis.blpop([redis_keys.INBOX], timeout=BLOCK_SECONDS)
     state.record_redis_answer(seconds=state.io.clock() - asked_at)
     if first is None:
         return []
-    more = await redis.lpop(keys.INBOX, MAX_MESSAGES)
+    more = await redis.lpop(redis_keys.INBOX, MAX_MESSAGES)
     return [message for raw in (first[1], *(more or ())) if (message := _parsed(state, raw))]
 
 
@@ -101,5 +101,5 @@ async def push(state: ControlState) -> None:
     """Pushes each stop and each command once, without waiting for a heartbeat. Replies to heartbeats repeat them."""
     replies = await state.db.read(unasked_replies, state.stop_left())
     unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed]
-    await state.send([(keys.reply(reply.claim), reply) for reply in unsent])
+    await state.send([(redis_keys.reply(reply.claim), reply) for reply in unsent])
     state.memory.pushed = set(replies)

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.bucket import RemoteStore
 from footplate.contract.crash_points import Moment, reached
-from service.control.state import BLOCK_SECONDS, ControlState, push_reply
+from service.control.control_state import BLOCK_SECONDS, ControlState, push_reply
 from service.events import ingest as operation
 from service.events.changes import IngestEffects
 from service.events.entries import ParsedEntries, as_gap, one_by_one, read_entries
@@ -27,7 +27,7 @@ async def ingest(state: ControlState) -> None:
 
     Every run reads from the beginning of the stream, because stored entries are deleted from the stream.
     """
-    streams: Any = await state.io.redis.xread({keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
+    streams: Any = await state.io.redis.xread({redis_keys.EVENTS: "0"}, count=MAX_ENTRIES, block=BLOCK_SECONDS * 1000)
     if not streams:
         state.oldest_unread_ms = None
         return
@@ -84,8 +84,8 @@ async def _acknowledge(state: ControlState, entry_ids: Sequence[bytes], transact
     async with state.io.redis.pipeline(transaction=False) as pipeline:
         for effects in transactions:
             for (job, attempt, source), watermark in effects.watermarks.items():
-                pipeline.set(keys.watermark(job, attempt, source), watermark, ex=WATERMARK_SECONDS)
+                pipeline.set(redis_keys.watermark(job, attempt, source), watermark, ex=WATERMARK_SECONDS)
             for claim, reply in effects.replies.items():
-                push_reply(pipeline, keys.reply(claim), reply)
-        pipeline.xdel(keys.EVENTS, *entry_ids)
+                push_reply(pipeline, redis_keys.reply(claim), reply)
+        pipeline.xdel(redis_keys.EVENTS, *entry_ids)
         await pipeline.execute()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import JobId
 from footplate.contract.serving import SLOT_WANTED
-from service.control.state import ControlState
+from service.control.control_state import ControlState
 from service.jobs.place import plan_queue, start
 from service.store import queue
 
@@ -52,6 +52,6 @@ async def _want_slots(state: ControlState, sessions: Sequence[JobId]) -> None:
         return
     async with state.io.redis.pipeline(transaction=False) as pipeline:
         for session in sessions:
-            pipeline.rpush(keys.serving_withdrawn(session), SLOT_WANTED)
-            pipeline.expire(keys.serving_withdrawn(session), keys.SERVING_SECONDS)
+            pipeline.rpush(redis_keys.serving_withdrawn(session), SLOT_WANTED)
+            pipeline.expire(redis_keys.serving_withdrawn(session), redis_keys.SERVING_SECONDS)
         await pipeline.execute()

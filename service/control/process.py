@@ -11,8 +11,8 @@ from contextlib import suppress
 from footplate.contract.errors import Unavailable
 from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import ErrorLog
+from service.control.control_state import ControlIo, ControlState, LockUncertain
 from service.control.duties import DUTIES, Duty
-from service.control.state import ControlIo, ControlState, LockUncertain
 from service.end_tasks import end_tasks
 from service.redis_client import UNREACHABLE
 from service.settings import ServiceSettings

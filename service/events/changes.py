@@ -31,7 +31,7 @@ from service.events.row_limits import failure_of, latest, result_of
 from service.jobs.beat import holds
 from service.jobs.conclude import Effects
 from service.store import checkpoints, events
-from service.store.rows import CheckpointRow, EventRow, JobRow, SourceRow
+from service.store.row_types import CheckpointRow, EventRow, JobRow, SourceRow
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 
 from footplate.contract.ids import JobId
 from service.store import curves
-from service.store.rows import BucketRow, CurveRow
+from service.store.row_types import BucketRow, CurveRow
 
 FAN = 64
 """The number of points in a bucket, and of buckets in a bucket of the next level."""

@@ -26,7 +26,7 @@ from service.jobs.submit import new_job
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, webhooks
 from service.store.database import insert_rows
-from service.store.rows import NO_NEEDS, AttemptRow, JobRow, loads
+from service.store.row_types import NO_NEEDS, AttemptRow, JobRow, loads
 from service.store.webhooks import StateChange
 
 MOST_STEPS = 2**63 - 1

@@ -30,7 +30,7 @@ from service.jobs.conclude import AttemptEnd, conclude
 from service.jobs.prune import rotate
 from service.jobs.roll_back import continue_at
 from service.store import attempts, checkpoints, commands, events, jobs, nodes
-from service.store.rows import loads
+from service.store.row_types import loads
 
 
 def ingest(

@@ -31,7 +31,7 @@ from service.end_tasks import end_tasks
 from service.store import events, job_list, jobs
 from service.store.database import Database
 from service.store.job_list import JobFilter, JobHead
-from service.store.rows import EventRow
+from service.store.row_types import EventRow
 from service.store.times import now_ms
 
 PAGE_EVENTS = 128

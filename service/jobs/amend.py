@@ -19,7 +19,7 @@ from footplate.contract.lifecycle import Action
 from service.jobs import start_checkpoint
 from service.jobs.stopping import refuse
 from service.store import events, jobs
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "name": ("name", lambda name: name or ""),

@@ -16,7 +16,7 @@ from service.jobs.rescue import lose
 from service.jobs.stopping import is_claimed, request_stop, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, commands, events, jobs, nodes
-from service.store.rows import UNREADABLE_STORE, JobRow, NodeRow, SourceRow
+from service.store.row_types import UNREADABLE_STORE, JobRow, NodeRow, SourceRow
 
 SUPPORTED_PROTOCOLS = (PROTOCOL, PROTOCOL - 1)
 """The versions of the messages between nodes and control that this control understands."""

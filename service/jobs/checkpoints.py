@@ -14,7 +14,7 @@ from service.jobs import start_checkpoint
 from service.jobs.prune import rotate
 from service.store import checkpoints, events, jobs
 from service.store.checkpoints import BEST, COMMITTED, CORRUPT, DELETING, GONE, LATEST
-from service.store.rows import CheckpointRow, JobRow
+from service.store.row_types import CheckpointRow, JobRow
 
 
 class CheckpointNeeded(FootplateError):

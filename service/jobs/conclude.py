@@ -26,7 +26,7 @@ from footplate.contract.machine import Retry
 from service.counters import Counts
 from service.jobs.prune import rotate
 from service.store import attempts, commands, events, jobs
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 from service.store.stored_spec import read_spec
 
 POISON_AFTER = 3

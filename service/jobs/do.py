@@ -26,7 +26,7 @@ from footplate.contract.spec import JobSpec
 from service.jobs.stopping import lock_for, refuse
 from service.jobs.submit import IdempotencyUse
 from service.store import commands, events, idempotency, jobs
-from service.store.rows import IdempotencyRow, JobRow
+from service.store.row_types import IdempotencyRow, JobRow
 from service.store.stored_spec import read_spec
 
 MOST = 1000

@@ -20,7 +20,7 @@ from footplate.contract.resources.jobs import ForkOf, ForkPoint, Inexact, SpecCh
 from footplate.contract.spec import JobSpec
 from service.jobs.start_checkpoint import StartCheckpoint, choose
 from service.store import checkpoints, commands, jobs
-from service.store.rows import JobRow, loads
+from service.store.row_types import JobRow, loads
 from service.store.stored_spec import StoredSpec, read_spec
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import ClaimId
 from footplate.contract.lifecycle import JobState, Reason
@@ -24,7 +24,7 @@ from service.jobs.conclude import Effects
 from service.jobs.rescue import attempt_key, node_key
 from service.settings import ServiceSettings
 from service.store import attempts, checkpoints, commands, jobs, nodes, traces
-from service.store.rows import JobRow, SourceRow
+from service.store.row_types import JobRow, SourceRow
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ def answer(
 def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, effects: InboxEffects) -> None:
     refusal = protocol_refusal(claim.protocol)
     answer = Denial(claim=claim.claim, reason=refusal) if refusal else grant(conn, claim, now, settings)
-    effects.replies.append((keys.reply(claim.claim), answer))
+    effects.replies.append((redis_keys.reply(claim.claim), answer))
     if isinstance(answer, Denial):
         effects.counts.claims_denied += 1
     else:
@@ -73,7 +73,7 @@ def _claim(conn: Connection, claim: Claim, now: int, settings: ServiceSettings, 
             for source in attempts.sources_of(conn, claim.job, claim.attempt):
                 if source.claim is not None and source.claim != claim.claim:
                     reply = AttemptReply(claim=source.claim, rendezvous=answer.rendezvous, watermark=source.watermark)
-                    effects.replies.append((keys.reply(source.claim), reply))
+                    effects.replies.append((redis_keys.reply(source.claim), reply))
         reached(Moment.BEFORE_GRANT_COMMITS)
 
 
@@ -145,7 +145,7 @@ def _why_not(conn: Connection, claim: Claim, job: JobRow | None) -> str:
 def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft, effects: InboxEffects) -> None:
     reply = attempt_beat(conn, beat, now, stop_left)
     effects.counts.beats += 1
-    effects.replies.append((keys.reply(beat.claim), reply))
+    effects.replies.append((redis_keys.reply(beat.claim), reply))
     is_over = reply.superseded or reply.closed
     effects.depths[beat.claim] = 0 if is_over else max(0, beat.journaled - reply.watermark)
     if reply.superseded:
@@ -158,7 +158,7 @@ def _attempt(conn: Connection, beat: AttemptBeat, now: int, stop_left: StopLeft,
 def _node(conn: Connection, beat: NodeBeat, now: int, settings: ServiceSettings, effects: InboxEffects) -> None:
     reply = node_beat(conn, beat, now, settings, effects)
     effects.counts.beats += 1
-    effects.replies.append((keys.node_reply(beat.node, beat.boot), reply))
+    effects.replies.append((redis_keys.node_reply(beat.node, beat.boot), reply))
     effects.alive.append((node_key(beat.node, beat.boot), beat.number))
     effects.depths[beat.node] = beat.unsent
     effects.unreadable[beat.node] = beat.unreadable

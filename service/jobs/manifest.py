@@ -14,7 +14,7 @@ from footplate.contract.layout import MANIFEST
 from footplate.contract.resources.artifacts import CheckpointFile
 from service.artifact_files import Store, about, exactly, open_below
 from service.store import checkpoints
-from service.store.rows import CheckpointRow
+from service.store.row_types import CheckpointRow
 
 MAX_MANIFEST_BYTES, MAX_FILES = 2 * 1024 * 1024, 10_000
 """Limits for a manifest, because users' code may write one. Reading one of 600,000 files took 7 s and 390 MB."""

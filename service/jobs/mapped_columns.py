@@ -19,7 +19,7 @@ from footplate.contract.row_report import NAME_CHARS
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.store.content import FILES
-from service.store.rows import FileRow
+from service.store.row_types import FileRow
 
 READ_IN_PLACE: dict[str, dict[str, str | None]] = {
     "tokenize": {"column": None, "pair": None, "target": None},

@@ -6,7 +6,7 @@ import json
 
 from footplate.contract.hub import base_model
 from service.jobs.fork import document_of
-from service.store.rows import CheckpointRow, JobRow
+from service.store.row_types import CheckpointRow, JobRow
 
 TASKS = {
     "hf/causal-lm": "text-generation",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from footplate.contract.events import DoneData, Ending
 from footplate.contract.lifecycle import Reason, StopMode
 from footplate.contract.messages import Stop
-from service.store.rows import SourceRow
+from service.store.row_types import SourceRow
 
 PEER = Stop(because="peer", mode=StopMode.KILL, within_seconds=0.0)
 

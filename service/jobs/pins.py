@@ -23,7 +23,7 @@ from footplate.contract.safe_paths import sync_folder
 from service.artifact_files import Store
 from service.jobs.manifest import CheckpointDamaged, opened, sealed
 from service.store.checkpoints import DELETED
-from service.store.rows import CheckpointRow
+from service.store.row_types import CheckpointRow
 
 LEFT_SECONDS = 24 * 3600.0
 """The age from which a pinned folder whose checkpoint is not pinned in SQL counts as left behind."""

@@ -34,7 +34,7 @@ from service.jobs.placement import (
 )
 from service.store import attempts, jobs, nodes, queue
 from service.store.queue import LineHead
-from service.store.rows import AttemptRow, JobRow, NodeRow, SourceRow
+from service.store.row_types import AttemptRow, JobRow, NodeRow, SourceRow
 
 MOST_CATALOGUES = 256
 """The most parsed catalogues that are cached, which is far more than nodes have. A full cache is emptied."""

@@ -15,7 +15,7 @@ from footplate.contract.layout import attempt_folder, job_folder
 from service.artifact_files import Store
 from service.jobs.remove_folders import delete_folder
 from service.store import attempts, checkpoints, deliveries, events, idempotency, jobs, nodes
-from service.store.rows import CheckpointRow, JobRow
+from service.store.row_types import CheckpointRow, JobRow
 from service.store.stored_spec import StoredTraining, read_spec
 
 DAY_MS = 24 * 3600 * 1000

@@ -21,7 +21,7 @@ from service.jobs.conclude import AttemptEnd, Effects, conclude, record_loss
 from service.jobs.stopping import request_stop, withdraw
 from service.settings import ServiceSettings
 from service.store import attempts, jobs, nodes
-from service.store.rows import JobRow, NodeRow, SourceRow
+from service.store.row_types import JobRow, NodeRow, SourceRow
 from service.store.stored_spec import read_spec
 
 MISSED_BEATS = 3

@@ -27,7 +27,7 @@ from service.jobs.roll_back import find_start, roll_back
 from service.jobs.stopping import lock_for, refuse
 from service.store import commands, events, jobs
 from service.store.checkpoints import LATEST
-from service.store.rows import CheckpointRow, JobRow
+from service.store.row_types import CheckpointRow, JobRow
 from service.store.stored_spec import read_spec
 
 _RESTING = frozenset({JobState.PAUSED, JobState.FAILED, JobState.CANCELLED})

@@ -20,7 +20,7 @@ from service.jobs.checkpoints import CheckpointPinned
 from service.jobs.start_checkpoint import CheckpointInUse, choose
 from service.store import checkpoints, commands, curves, jobs
 from service.store.checkpoints import GONE, LATEST
-from service.store.rows import CheckpointRow, JobRow, loads
+from service.store.row_types import CheckpointRow, JobRow, loads
 
 FORK = "or fork the job from {}, which deletes nothing"
 

@@ -17,7 +17,7 @@ from footplate.contract import layout
 from footplate.contract.body import pointer_to
 from footplate.contract.components import Catalogue
 from footplate.contract.errors import Problem
-from footplate.contract.rows import RowForms, Schema
+from footplate.contract.row_formats import RowForms, Schema
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from service.artifact_files import Store, open_below

@@ -26,7 +26,7 @@ from service.jobs.stopping import cancel
 from service.jobs.submit import Submission
 from service.store import checkpoints, jobs
 from service.store.checkpoints import BEST, LATEST
-from service.store.rows import CheckpointRow, JobRow
+from service.store.row_types import CheckpointRow, JobRow
 from service.store.stored_spec import StoredSpec, is_session, read_spec, trains
 
 STEP = "step-"

@@ -20,7 +20,7 @@ from footplate.contract.lifecycle import JobState
 from footplate.contract.messages import CheckpointOffer
 from footplate.contract.spec import JobSpec
 from service.store import checkpoints, jobs
-from service.store.rows import CheckpointRow, JobRow
+from service.store.row_types import CheckpointRow, JobRow
 from service.store.stored_spec import read_spec
 
 WEIGHTS_ALONE = 'take the weights alone: "mode": "weights"'

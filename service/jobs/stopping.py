@@ -14,7 +14,7 @@ from footplate.contract.events import Kind
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import ACTIVE, Action, Desired, JobState, Reason, StopMode
 from service.store import attempts, events, jobs
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 
 _HARDNESS = [StopMode.CHECKPOINT, StopMode.GRACEFUL, StopMode.KILL]
 

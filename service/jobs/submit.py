@@ -21,7 +21,7 @@ from service.jobs import references, start_checkpoint
 from service.jobs.needs import Needs
 from service.store import events, idempotency, jobs, webhooks
 from service.store.database import Inserts, NewRow, Write, insert_rows
-from service.store.rows import IdempotencyRow, JobRow
+from service.store.row_types import IdempotencyRow, JobRow
 from service.store.webhooks import StateChange
 
 

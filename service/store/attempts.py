@@ -11,7 +11,7 @@ from footplate.contract.ids import ClaimId, JobId, NodeId
 from footplate.contract.lifecycle import JobState
 from service.store.mapping import columns_of, values_of
 from service.store.queue import UnclaimedSource
-from service.store.rows import AttemptRow, SourceRow
+from service.store.row_types import AttemptRow, SourceRow
 from service.store.tables import attempts, checkpoints, jobs, nodes, sources
 
 _COLUMNS = columns_of(attempts, AttemptRow)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, func, insert, not_, or_, select, u
 from footplate.contract.ids import CheckpointId, JobId
 from footplate.contract.lifecycle import TERMINAL, JobState
 from service.store.mapping import columns_of, values_of
-from service.store.rows import CheckpointRow
+from service.store.row_types import CheckpointRow
 from service.store.tables import IS_DELETING, checkpoints, jobs
 
 LATEST, BEST = "latest", "best"

@@ -13,7 +13,7 @@ from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_, 
 
 from footplate.contract.errors import NotFound
 from service.store.mapping import columns_of, insert_if_new, values_of
-from service.store.rows import BundleRow, FileRow
+from service.store.row_types import BundleRow, FileRow
 from service.store.tables import bundles, files
 
 Row = TypeVar("Row")

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, func, insert, or_, select, text, t
 
 from footplate.contract.ids import JobId
 from service.store.mapping import upsert, values_of
-from service.store.rows import BucketRow, CurveRow
+from service.store.row_types import BucketRow, CurveRow
 from service.store.tables import curve_buckets, curves
 
 _ADD = insert(curve_buckets)

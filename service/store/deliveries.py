@@ -15,7 +15,7 @@ from sqlalchemy import Connection, ScalarSelect, bindparam, delete, func, or_, s
 
 from footplate.contract.ids import DeliveryId, WebhookId
 from service.store.mapping import columns_of
-from service.store.rows import DeliveryRow
+from service.store.row_types import DeliveryRow
 from service.store.tables import IS_PENDING, deliveries, webhooks
 from service.store.times import text_of
 from service.store.webhooks import DELIVERED, FAILED, IS_ON, PENDING, disable

@@ -12,7 +12,7 @@ from footplate.contract.events import SERVICE_SOURCE, Kind
 from footplate.contract.ids import JobId
 from service.store.database import NewRow
 from service.store.mapping import columns_of, values_of
-from service.store.rows import EventRow
+from service.store.row_types import EventRow
 from service.store.tables import dead_events, events, jobs
 from service.store.times import text_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, select
 
 from service.store.mapping import columns_of, insert_if_new
-from service.store.rows import IdempotencyRow
+from service.store.row_types import IdempotencyRow
 from service.store.tables import idempotency
 
 _COLUMNS = columns_of(idempotency, IdempotencyRow)

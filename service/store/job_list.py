@@ -15,7 +15,7 @@ from footplate.contract.errors import InvalidSpec, Problem
 from footplate.contract.ids import JobId, is_id
 from footplate.contract.lifecycle import TERMINAL, JobState
 from service.store.jobs import COLUMNS, to_row
-from service.store.rows import JobPage, JobRow
+from service.store.row_types import JobPage, JobRow
 from service.store.stored_spec import read_spec, trains
 from service.store.tables import IS_QUEUED, checkpoints, job_tags, jobs
 

@@ -16,7 +16,7 @@ from service.store import events, webhooks
 from service.store.database import NewRow, insert_rows
 from service.store.mapping import columns_of, values_of
 from service.store.queue import explained, explanations, shape_of
-from service.store.rows import NO_NEEDS, JobRow
+from service.store.row_types import NO_NEEDS, JobRow
 from service.store.stored_spec import is_session, read_spec
 from service.store.tables import (
     IS_ACTIVE,

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from footplate.contract.errors import NotFound
 from footplate.contract.ids import KeyId
 from service.store.mapping import columns_of, values_of
-from service.store.rows import KeyRow, TicketRow
+from service.store.row_types import KeyRow, TicketRow
 from service.store.tables import keys, tickets
 
 _COLUMNS = columns_of(keys, KeyRow)

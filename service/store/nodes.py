@@ -12,7 +12,7 @@ from footplate.contract.errors import FootplateError, NotFound
 from footplate.contract.ids import NodeId
 from service.store import attempts
 from service.store.mapping import columns_of, values_of
-from service.store.rows import NodeRow
+from service.store.row_types import NodeRow
 from service.store.tables import catalogues as catalogue_table
 from service.store.tables import nodes, sources
 

@@ -1,6 +1,6 @@
 """The schema, from which new databases are made. `migrations/` upgrades older ones; a test compares the results.
 
-A table has the fields of its row (`rows.py`) as columns. Only tables without a row name their columns here.
+A table has the fields of its row (`row_types.py`) as columns. Only tables without a row name their columns here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, TextClause, text
 
-from service.store import mapping, rows
+from service.store import mapping, row_types
 
 metadata = MetaData(
     naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
@@ -25,7 +25,7 @@ def _partial_index(where: TextClause, name: str, *columns: Any) -> None:
 
 jobs = table_of(
     "jobs",
-    rows.JobRow,
+    row_types.JobRow,
     ("id",),
     # A job without a name has an empty one, because lists are sorted by name, and a cursor cannot compare NULL.
     Column("name", String, nullable=False),
@@ -71,7 +71,7 @@ job_tags = Table(
 )
 Index("ix_job_tags_job", job_tags.c.job_id)
 
-attempts = table_of("attempts", rows.AttemptRow, ("job_id", "attempt"))
+attempts = table_of("attempts", row_types.AttemptRow, ("job_id", "attempt"))
 
 Index("ix_attempts_ended", attempts.c.ended_at)
 
@@ -84,21 +84,21 @@ waits = Table(
     Column("message", Text, nullable=False),
 )
 
-sources = table_of("sources", rows.SourceRow, ("job_id", "attempt", "source"))
+sources = table_of("sources", row_types.SourceRow, ("job_id", "attempt", "source"))
 _OPEN = text("ended_at IS NULL")
 _partial_index(_OPEN, "ix_sources_open", sources.c.node)
 
 # The primary key is the reader's cursor. (job, attempt, source, seq) needs no index of its own. The source's watermark,
 # read and written under the job's lock, already admits each seq once.
-events = table_of("events", rows.EventRow, ("job_id", "no"), sqlite_with_rowid=False)
+events = table_of("events", row_types.EventRow, ("job_id", "no"), sqlite_with_rowid=False)
 
 # A curve is one metric of one attempt. It is stored as a pyramid of buckets (service/events/curves.py), so that drawing
 # ten million points reads some hundreds of rows. This table has a row for each curve, with its summary and its buckets
 # that are not full. The points are in the events.
-curves = table_of("curves", rows.CurveRow, ("job_id", "attempt", "name"), sqlite_with_rowid=False)
+curves = table_of("curves", row_types.CurveRow, ("job_id", "attempt", "name"), sqlite_with_rowid=False)
 
 curve_buckets = table_of(
-    "curve_buckets", rows.BucketRow, ("job_id", "attempt", "name", "level", "place"), sqlite_with_rowid=False
+    "curve_buckets", row_types.BucketRow, ("job_id", "attempt", "name", "level", "place"), sqlite_with_rowid=False
 )
 
 # The commands that users sent to running jobs (POST /jobs/{job}/do), each with the number of its event. `step` is the
@@ -114,9 +114,9 @@ live_commands = Table(
 IS_OPEN_COMMAND = text("step IS NULL")
 _partial_index(IS_OPEN_COMMAND, "ix_live_commands_open", live_commands.c.job_id)
 
-dead_events = table_of("dead_events", rows.DeadEventRow, ("id",))
+dead_events = table_of("dead_events", row_types.DeadEventRow, ("id",))
 
-checkpoints = table_of("checkpoints", rows.CheckpointRow, ("id",))
+checkpoints = table_of("checkpoints", row_types.CheckpointRow, ("id",))
 Index("ix_checkpoints_job", checkpoints.c.job_id, checkpoints.c.no)
 IS_DELETING = text("status = 'deleting'")
 _partial_index(IS_DELETING, "ix_checkpoints_deleting", checkpoints.c.job_id)
@@ -130,7 +130,7 @@ deleted_jobs = Table(
     Column("deleted_at", BigInteger, nullable=False),
 )
 
-nodes = table_of("nodes", rows.NodeRow, ("id",))
+nodes = table_of("nodes", row_types.NodeRow, ("id",))
 
 catalogues = Table(
     "catalogues",
@@ -141,39 +141,39 @@ catalogues = Table(
 )
 
 # Each row belongs to one project. Equal bundles of two projects are two rows, and one file in the artifact store.
-bundles = table_of("bundles", rows.BundleRow, ("project", "sha256"))
+bundles = table_of("bundles", row_types.BundleRow, ("project", "sha256"))
 Index("ix_bundles_project", bundles.c.project, bundles.c.created_at, bundles.c.sha256)
 
 # As with bundles, each row belongs to one project. Two projects that upload equal bytes share the stored content.
-files = table_of("files", rows.FileRow, ("project", "id"))
+files = table_of("files", row_types.FileRow, ("project", "id"))
 Index("ix_files_project", files.c.project, files.c.created_at, files.c.id)
 
 # Uploads that OpenAI's clients send in parts. A part is a file of the artifact store until the upload is complete or a
 # day old.
-uploads = table_of("uploads", rows.UploadRow, ("id",))
+uploads = table_of("uploads", row_types.UploadRow, ("id",))
 Index("ix_uploads_created", uploads.c.created_at)
 
-upload_parts = table_of("upload_parts", rows.UploadPartRow, ("id",))
+upload_parts = table_of("upload_parts", row_types.UploadPartRow, ("id",))
 Index("ix_upload_parts_upload", upload_parts.c.upload_id)
 
-idempotency = table_of("idempotency", rows.IdempotencyRow, ("project", "key"))
+idempotency = table_of("idempotency", row_types.IdempotencyRow, ("project", "key"))
 Index("ix_idempotency_job", idempotency.c.job_id)
 Index("ix_idempotency_created", idempotency.c.created_at)
 
-keys = table_of("keys", rows.KeyRow, ("id",))
+keys = table_of("keys", row_types.KeyRow, ("id",))
 Index("ix_keys_prefix", keys.c.prefix, unique=True)
 
 # One-time tickets for browsers' websockets. A websocket uses a ticket by deleting its row.
-tickets = table_of("tickets", rows.TicketRow, ("hash",))
+tickets = table_of("tickets", row_types.TicketRow, ("hash",))
 
 # A secret is stored in plain text, because it signs deliveries: see docs/guides/webhooks.md.
 webhooks = table_of(
-    "webhooks", rows.WebhookRow, ("id",), Column("format", String, nullable=False, server_default="footplate")
+    "webhooks", row_types.WebhookRow, ("id",), Column("format", String, nullable=False, server_default="footplate")
 )  # fmt: skip
 Index("ix_webhooks_project", webhooks.c.project, webhooks.c.id)
 
 # Deliveries of webhooks. Each is written in the transaction that changes its job, and sent after the commit.
-deliveries = table_of("deliveries", rows.DeliveryRow, ("id",))
+deliveries = table_of("deliveries", row_types.DeliveryRow, ("id",))
 Index("ix_deliveries_webhook", deliveries.c.webhook_id, deliveries.c.id)
 IS_PENDING = text("due_at IS NOT NULL")
 _partial_index(IS_PENDING, "ix_deliveries_next", deliveries.c.webhook_id, deliveries.c.due_at, deliveries.c.id)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from footplate.contract.errors import NotFound
 from footplate.contract.ids import FileId, UploadId
 from service.store.mapping import columns_of, values_of
-from service.store.rows import UploadPartRow, UploadRow
+from service.store.row_types import UploadPartRow, UploadRow
 from service.store.tables import upload_parts, uploads
 
 PENDING, COMPLETED, CANCELLED = "pending", "completed", "cancelled"

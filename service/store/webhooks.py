@@ -17,7 +17,7 @@ from footplate.contract.errors import NotFound
 from footplate.contract.ids import JobId, WebhookId, new_delivery_id
 from footplate.contract.lifecycle import TERMINAL, JobState, Reason
 from service.store.mapping import columns_of, values_of
-from service.store.rows import NO_NEEDS, DeliveryRow, JobRow, WebhookRow
+from service.store.row_types import NO_NEEDS, DeliveryRow, JobRow, WebhookRow
 from service.store.stored_spec import read_spec, trains
 from service.store.tables import IS_PENDING, deliveries, jobs, webhooks
 from service.store.times import text_of

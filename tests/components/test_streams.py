@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from footplate.components import maps
 from footplate.contract.errors import DatasetError
+from footplate.trainer.data_stream import StreamShard
 from footplate.trainer.samplers import DataShard
-from footplate.trainer.stream import StreamShard
 
 WORDS = ["the", "film", "is", "dull", "cast", "warm", "and", "story", "moving"]
 TEXTS = [" ".join(WORDS[(at * step) % 9] for step in range(1, 2 + at % 7)) for at in range(240)]

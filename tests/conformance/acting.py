@@ -42,7 +42,7 @@ from service.jobs.submit import IdempotencyUse, Submission, Submitted
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs, queue
 from service.store.database import Database
-from service.store.rows import EventRow, JobRow, SourceRow
+from service.store.row_types import EventRow, JobRow, SourceRow
 from service.store.times import text_of
 from tests.support.factories import WorkerEvent, make_spec
 

@@ -18,7 +18,7 @@ from service.events.series import Axis, Steps, series, summaries
 from service.jobs.amend import delete
 from service.jobs.resume import Resume
 from service.store import checkpoints
-from service.store.rows import CheckpointRow
+from service.store.row_types import CheckpointRow
 from service.store.tables import curve_buckets, curves
 from service.store.times import text_of
 from tests.conformance.acting import Stage, Worker

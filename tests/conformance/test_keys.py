@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from footplate.contract.errors import NotFound
 from footplate.contract.ids import new_key_id
 from service.store import keys
-from service.store.rows import KeyRow, TicketRow
+from service.store.row_types import KeyRow, TicketRow
 from tests.conformance.acting import Stage
 
 

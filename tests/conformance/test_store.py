@@ -27,7 +27,7 @@ from service.store import attempts, checkpoints, events, job_list, jobs, nodes
 from service.store.content import FILES
 from service.store.database import Database
 from service.store.job_list import JobFilter, Sort
-from service.store.rows import FileRow
+from service.store.row_types import FileRow
 from service.store.schema import migrate
 from service.store.tables import dead_events
 from tests.conformance.acting import Stage

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from footplate.contract.ids import new_webhook_id
 from service.store import webhooks
 from service.store.database import Database
-from service.store.rows import WebhookRow
+from service.store.row_types import WebhookRow
 from tests.conformance.concurrent import in_two_transactions
 
 

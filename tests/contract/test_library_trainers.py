@@ -11,9 +11,9 @@ from footplate.contract.arguments import stated
 from footplate.contract.components import Catalogue, Described
 from footplate.contract.errors import InvalidSpec
 from footplate.contract.json_schema import violations
-from footplate.contract.rows import RowForms
-from footplate.contract.schema import job_schema
+from footplate.contract.row_formats import RowForms
 from footplate.contract.spec import JobSpec, accept
+from footplate.contract.spec_schema import job_schema
 from footplate.contract.warnings import warnings_of
 from tests.contract.specs import TOY, places, problems_of
 

@@ -12,8 +12,8 @@ from footplate.contract.errors import InvalidSpec
 from footplate.contract.json_schema import violations
 from footplate.contract.lifecycle import Reason
 from footplate.contract.machine import RetryOn
-from footplate.contract.schema import job_schema
 from footplate.contract.spec import JobSpec
+from footplate.contract.spec_schema import job_schema
 from tests.contract.specs import SPECS, TOY, VALUES, places
 
 LONG = {

@@ -4,8 +4,8 @@ import pytest
 
 from footplate.contract.arguments.legacy import LEGACY, RemovedArgument, RenamedArgument
 from footplate.contract.json_schema import violations
-from footplate.contract.schema import job_schema
 from footplate.contract.spec import JobSpec, accept
+from footplate.contract.spec_schema import job_schema
 from footplate.contract.warnings import warnings_of
 from tests.contract.specs import TOY, places, problems_of
 

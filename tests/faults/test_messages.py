@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import ClaimId, Fence, JobId, NodeId, new_claim_id, new_job_id, new_node_id
 from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Claim, Denial, EventBatch
 from tests.support.processes import until
@@ -27,7 +27,7 @@ def test_a_message_delivered_a_thousand_times_runs_once(system: System) -> None:
     system.nodes[1].freeze()
     job = system.submit(LONG_TOY)
     system.until_state(job, "starting")
-    queue = keys.queue(system.get("/nodes")["data"][0]["id"])
+    queue = redis_keys.queue(system.get("/nodes")["data"][0]["id"])
     with redis.Redis.from_url(system.redis.url) as client:
         client.rpush(queue, *[start_message_of(system, client, job)] * 1000)
 
@@ -62,9 +62,12 @@ def test_late_or_forged_start_messages_start_no_attempt(system: System) -> None:
         system.until_step(job, 2)
         messages_with_a_forged_claim_are_refused(client, JobId(job), system.job(job)["attempt"])
         outcome = system.until_settled(job)
-        client.rpush(keys.queue(node), *[late] * 100)
+        client.rpush(redis_keys.queue(node), *[late] * 100)
         system.until(
-            lambda: client.llen(keys.queue(node)) == 0, within=60, what="the late start messages are consumed", job=job
+            lambda: client.llen(redis_keys.queue(node)) == 0,
+            within=60,
+            what="the late start messages are consumed",
+            job=job,
         )
 
     assert outcome["state"] == "succeeded", outcome
@@ -77,7 +80,7 @@ def test_late_or_forged_start_messages_start_no_attempt(system: System) -> None:
 
 def start_message_of(system: System, client: Any, job: str) -> bytes:
     """Returns the start message of this job from the queue of its node, which may also have a test message."""
-    queue = keys.queue(system.get("/nodes")["data"][0]["id"])
+    queue = redis_keys.queue(system.get("/nodes")["data"][0]["id"])
 
     def message() -> bytes | None:
         return next((raw for raw in client.lrange(queue, 0, -1) if job.encode() in raw), None)
@@ -95,7 +98,7 @@ def claims_that_are_forged_are_denied(client: Any, job: JobId, node: NodeId) -> 
         "job": {"job": new_job_id()},
     }.items():
         claim = Claim(claim=new_claim_id(), **{**real, **forged})
-        client.rpush(keys.INBOX, claim.model_dump_json())
+        client.rpush(redis_keys.INBOX, claim.model_dump_json())
         answer = heard(client, claim.claim)
         assert isinstance(answer, Denial), f"a forged claim is granted: with another {name}, {claim}"
         assert answer.reason
@@ -110,8 +113,8 @@ def messages_with_a_forged_claim_are_refused(client: Any, job: JobId, attempt: i
         claim = ClaimId(f"forged_{number}")
         beat = AttemptBeat(claim=claim, number=10**6, **whose)
         batch = EventBatch(claim=claim, events=events, **whose)
-        client.rpush(keys.INBOX, beat.model_dump_json())
-        client.xadd(keys.EVENTS, {"batch": batch.model_dump_json()})
+        client.rpush(redis_keys.INBOX, beat.model_dump_json())
+        client.xadd(redis_keys.EVENTS, {"batch": batch.model_dump_json()})
         for _ in ("the beat", "the events"):
             answer = heard(client, claim)
             assert isinstance(answer, AttemptReply), answer
@@ -119,6 +122,6 @@ def messages_with_a_forged_claim_are_refused(client: Any, job: JobId, attempt: i
 
 
 def heard(client: Any, claim: str) -> Any:
-    item = client.blpop([keys.reply(ClaimId(claim))], timeout=60)
+    item = client.blpop([redis_keys.reply(ClaimId(claim))], timeout=60)
     assert item is not None, f"no answer to {claim}"
     return TO_ATTEMPT.validate_json(item[1])

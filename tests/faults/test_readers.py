@@ -14,7 +14,7 @@ from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState, Reason
 from service.store import events, jobs
 from service.store.database import Database
-from service.store.rows import EventRow
+from service.store.row_types import EventRow
 from tests.faults.visitor import WAITING
 from tests.support.processes import Processes
 from tests.support.redis_server import RedisServer

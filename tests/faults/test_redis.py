@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 import redis
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from tests.faults.chatter import Books
 from tests.support.processes import at_ease
 from tests.support.system import LONG_TOY, System, assert_whole
@@ -58,7 +58,7 @@ def test_no_failure_of_redis_stops_training_or_loses_an_event(
 
 
 def forgotten_with_a_start_message_in_it(system: System, books: Books, client: redis.Redis) -> str:
-    queue = keys.queue(system.get("/nodes")["data"][0]["id"])
+    queue = redis_keys.queue(system.get("/nodes")["data"][0]["id"])
     system.nodes[1].freeze()
     # The answer to an earlier request would be in the node's socket, where Redis cannot lose it.
     system.processes.until(
@@ -87,14 +87,14 @@ def it_trains(system: System, job: str, books: Books) -> None:
 def trimmed_and_deleted(system: System) -> None:
     with redis.Redis.from_url(system.redis.url) as client, while_control_does_not_read(system):
         system.processes.until(
-            lambda: client.xlen(keys.EVENTS) > 8, within=20, what="more than 8 batches of events wait"
+            lambda: client.xlen(redis_keys.EVENTS) > 8, within=20, what="more than 8 batches of events wait"
         )
-        client.xtrim(keys.EVENTS, maxlen=4, approximate=False)
-        waiting = client.xlen(keys.EVENTS)
+        client.xtrim(redis_keys.EVENTS, maxlen=4, approximate=False)
+        waiting = client.xlen(redis_keys.EVENTS)
         system.processes.until(
-            lambda: client.xlen(keys.EVENTS) > waiting, within=20, what="more batches of events wait"
+            lambda: client.xlen(redis_keys.EVENTS) > waiting, within=20, what="more batches of events wait"
         )
-        client.delete(keys.EVENTS, keys.INBOX, *client.keys("fp:reply:*"))
+        client.delete(redis_keys.EVENTS, redis_keys.INBOX, *client.keys("fp:reply:*"))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from redis import Redis
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Process, Processes
 from tests.support.redis_server import RedisServer
@@ -63,7 +63,7 @@ def test_a_service_that_waits_for_the_lock_reports_and_wakes_the_other_control(
     active.until(lambda: works(active), within=30, what="the first service is control")
     waiting = system.start_service("all", "waiting")
     with Redis.from_url(redis.url) as client, client.pubsub(ignore_subscribe_messages=True) as channel:
-        channel.subscribe(keys.WAKE_CONTROL)
+        channel.subscribe(redis_keys.WAKE_CONTROL)
         waiting.until(
             lambda: "control" not in system.get("/readyz")["degraded"],
             within=30,

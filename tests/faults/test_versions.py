@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import JobId, NodeId, new_claim_id, new_node_id
 from footplate.contract.messages import PROTOCOL, TO_ATTEMPT, Claim, Denial, NodeBeat
 from tests.support.system import JSON, LONG_TOY, System, assert_whole
@@ -50,7 +50,7 @@ def node_with_protocol(system: System, client: Any, protocol: int) -> JSON:
     fields = {**json.loads(beat.model_dump_json()), "mood": "from another time", "gpus": None}
     for name in ("gpus", "versions", "running", "store_ok"):
         del fields[name]
-    client.rpush(keys.INBOX, json.dumps(fields))
+    client.rpush(redis_keys.INBOX, json.dumps(fields))
 
     def listed() -> list[JSON]:
         return [row for row in system.get("/nodes")["data"] if row["id"] == node]
@@ -78,8 +78,8 @@ def it_gets_no_work_and_everybody_sees_why(system: System, client: Any) -> None:
     claim = Claim(
         job=JobId(job), attempt=1, fence=1, claim=new_claim_id(), node=NodeId(node["id"]), boot="b", protocol=AFTER
     )  # type: ignore[arg-type]
-    client.rpush(keys.INBOX, claim.model_dump_json())
-    item = client.blpop([keys.reply(claim.claim)], timeout=60)
+    client.rpush(redis_keys.INBOX, claim.model_dump_json())
+    item = client.blpop([redis_keys.reply(claim.claim)], timeout=60)
     assert item is not None, "no answer to the claim"
     answer = TO_ATTEMPT.validate_json(item[1])
     assert isinstance(answer, Denial), answer

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.resources.operations import NodeState
 from service.counters import Counts
-from service.metrics import Meters
+from service.prometheus_metrics import Meters
 from tests.support.processes import REPOSITORY, Processes
 from tests.support.prometheus import Prometheus, promtool
 from tests.support.redis_server import RedisServer

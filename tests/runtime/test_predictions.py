@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 from safetensors.numpy import load_file
 
-from footplate.runtime.predictions import as_texts, write
+from footplate.runtime.prediction_files import as_texts, write
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from footplate.trainer import checkpoint as files
 from footplate.trainer.arguments import TrainingArguments
 from footplate.trainer.callbacks import TrainerCallback
 from footplate.trainer.checkpoint import STATE, Verified
-from footplate.trainer.named.spec import NamedOptimizer
+from footplate.trainer.named.named_optimizer import NamedOptimizer
 from footplate.trainer.optimizers import AdamWScheduleFree, SGDScheduleFree
 from footplate.trainer.state import TrainerControl, TrainerState
 from footplate.trainer.strategies.peers import OneProcess

@@ -15,7 +15,7 @@ import pytest
 import redis as redis_py
 from sqlalchemy import select
 
-from footplate.contract import keys, layout
+from footplate.contract import layout, redis_keys
 from footplate.contract.events import Kind
 from footplate.contract.ids import JobId, new_claim_id, new_node_id
 from footplate.contract.lifecycle import JobState, StopMode
@@ -30,16 +30,16 @@ from footplate.contract.messages import (
     ProtocolMessage,
 )
 from footplate.contract.serving import SLOT_WANTED
+from service.control.control_state import ControlState, LockUncertain
 from service.control.duties import DUTIES, Duty
 from service.control.process import Control
-from service.control.state import ControlState, LockUncertain
 from service.jobs.stopping import cancel
 from service.jobs.submit import Submission
 from service.settings import ServiceSettings
 from service.store import attempts, events, jobs
 from service.store.control_lock import control_lock
 from service.store.database import Database
-from service.store.rows import EventRow, JobRow
+from service.store.row_types import EventRow, JobRow
 from service.store.tables import dead_events
 from service.store.times import now_ms
 from tests.support.factories import make_spec, make_worker_event
@@ -58,7 +58,7 @@ class Worker:
         self.woken: list[set[JobId]] = []
 
     async def send_message(self, message: ProtocolMessage) -> None:
-        await asyncio.to_thread(self.redis.rpush, keys.INBOX, message.model_dump_json())
+        await asyncio.to_thread(self.redis.rpush, redis_keys.INBOX, message.model_dump_json())
 
     async def pop(self, key: str, request: ProtocolMessage | None = None, within: float = 10) -> bytes:
         """Returns an item of a list. Repeats the message `request` like workers do, because an inbox may lose it."""
@@ -72,18 +72,18 @@ class Worker:
         raise AssertionError(f"nothing in {key} within {within} s")
 
     async def await_reply(self, claim: str, request: ProtocolMessage | None = None) -> Any:
-        return TO_ATTEMPT.validate_json(await self.pop(keys.reply(claim), request))  # type: ignore[arg-type]
+        return TO_ATTEMPT.validate_json(await self.pop(redis_keys.reply(claim), request))  # type: ignore[arg-type]
 
     async def node_beats(self, number: int = 1, **says: Any) -> None:
         beat = NodeBeat(node=self.node, boot=self.boot, number=number, name="n", slots=2, **says)
         await self.send_message(beat)
-        await self.pop(keys.node_reply(self.node, self.boot), beat)
+        await self.pop(redis_keys.node_reply(self.node, self.boot), beat)
 
     async def start_message(self) -> dict[str, Any]:
         """Returns the arguments with which a Celery worker of this node would be called."""
-        message = json.loads(await self.pop(keys.queue(self.node)))
+        message = json.loads(await self.pop(redis_keys.queue(self.node)))
         _, kwargs, _ = json.loads(base64.b64decode(message["body"]))
-        assert message["headers"]["task"] == keys.TASK
+        assert message["headers"]["task"] == redis_keys.TASK
         return kwargs
 
     async def submit(self, **changes: Any) -> JobId:
@@ -132,10 +132,10 @@ class Worker:
         )
 
     async def send(self, grant: Grant, seqs: list[int], last: int | None = None) -> None:
-        await asyncio.to_thread(self.redis.xadd, keys.EVENTS, {"batch": self.entry(grant, seqs, last)})
+        await asyncio.to_thread(self.redis.xadd, redis_keys.EVENTS, {"batch": self.entry(grant, seqs, last)})
 
     def watermark(self, grant: Grant) -> int:
-        return int(self.redis.get(keys.watermark(grant.job, grant.attempt, 0)) or 0)
+        return int(self.redis.get(redis_keys.watermark(grant.job, grant.attempt, 0)) or 0)
 
 
 def _event(seq: int, last: int | None) -> dict[str, Any]:
@@ -187,7 +187,7 @@ async def test_a_job_goes_through_dispatch_grant_and_events_to_its_end(worker: W
     assert (reply.closed, reply.watermark) == (True, 3)
     assert (await worker.job(grant.job)).state is JobState.SUCCEEDED
     assert worker.watermark(grant) == 3
-    assert worker.redis.xlen(keys.EVENTS) == 0
+    assert worker.redis.xlen(redis_keys.EVENTS) == 0
     assert {grant.job} in worker.woken
     assert await worker.db.read(attempts.open_sources) == []
     assert (worker.settings.artifacts_path / layout.PROBE).exists()
@@ -216,7 +216,7 @@ async def test_a_session_is_notified_that_a_job_waits_for_its_slot(worker: Worke
     for _ in range(2):
         await worker.submit()
 
-    assert await worker.pop(keys.serving_withdrawn(session.job)) == SLOT_WANTED.encode()
+    assert await worker.pop(redis_keys.serving_withdrawn(session.job)) == SLOT_WANTED.encode()
 
 
 async def test_a_cancel_reaches_the_worker_before_its_next_heartbeat(worker: Worker) -> None:
@@ -254,7 +254,7 @@ async def test_a_job_that_fails_is_counted_with_its_reason(worker: Worker) -> No
     batch = EventBatch(
         job=grant.job, attempt=1, fence=grant.fence, claim=grant.claim, source=0, events=[end.model_dump(mode="json")]
     )
-    await asyncio.to_thread(worker.redis.xadd, keys.EVENTS, {"batch": batch.model_dump_json()})
+    await asyncio.to_thread(worker.redis.xadd, redis_keys.EVENTS, {"batch": batch.model_dump_json()})
 
     await until_async(lambda: +worker.control._state.counts.jobs_failed, within=10, what="the failure is counted")
     assert +worker.control._state.counts.jobs_failed == Counter(oom=1)
@@ -262,9 +262,9 @@ async def test_a_job_that_fails_is_counted_with_its_reason(worker: Worker) -> No
 
 async def test_unreadable_messages_do_not_delay_others(worker: Worker) -> None:
     for nonsense in (b"", b"{}", b"\xff\xfe", b'{"type":"claim"}', b"[" * 5000):
-        worker.redis.rpush(keys.INBOX, nonsense)
-        worker.redis.xadd(keys.EVENTS, {"batch": nonsense})
-    worker.redis.xadd(keys.EVENTS, {"other": b"x"})
+        worker.redis.rpush(redis_keys.INBOX, nonsense)
+        worker.redis.xadd(redis_keys.EVENTS, {"batch": nonsense})
+    worker.redis.xadd(redis_keys.EVENTS, {"other": b"x"})
 
     grant = await worker.start()
     await worker.send(grant, [1, 2], last=2)
@@ -304,7 +304,7 @@ async def test_an_event_that_cannot_be_stored_does_not_delay_other_events(worker
     bad, good = await worker.start(), await worker.start()
     entry = json.loads(worker.entry(bad, [1, 2, 3], last=3))
     entry["events"][1] = _invalid_events(bad)[poison]
-    worker.redis.xadd(keys.EVENTS, {"batch": json.dumps(entry).encode()})
+    worker.redis.xadd(redis_keys.EVENTS, {"batch": json.dumps(entry).encode()})
     await worker.send(good, [1, 2, 3], last=3)
 
     for grant in (good, bad):
@@ -312,7 +312,7 @@ async def test_an_event_that_cannot_be_stored_does_not_delay_other_events(worker
         assert isinstance(reply, AttemptReply)
         assert (reply.closed, reply.watermark) == (True, 3)
         assert (await worker.job(grant.job)).state is JobState.SUCCEEDED
-    assert worker.redis.xlen(keys.EVENTS) == 0
+    assert worker.redis.xlen(redis_keys.EVENTS) == 0
     assert await worker.db.read(lambda conn: conn.execute(select(dead_events)).all())
 
 
@@ -322,7 +322,7 @@ async def test_a_message_that_fails_does_not_affect_the_messages_beside_it(worke
     claim = Claim(claim=new_claim_id(), node=worker.node, boot=worker.boot, **await worker.start_message())
     endless = NodeBeat(node=new_node_id(), boot="b", number=1, name="n", slots=10**30)
 
-    worker.redis.rpush(keys.INBOX, endless.model_dump_json(), claim.model_dump_json(), endless.model_dump_json())
+    worker.redis.rpush(redis_keys.INBOX, endless.model_dump_json(), claim.model_dump_json(), endless.model_dump_json())
 
     assert isinstance(await worker.await_reply(claim.claim), Grant)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import new_job_id
 from service.redis_client import RedisNotifier
 from tests.support.processes import until_async
@@ -19,7 +19,7 @@ async def test_a_message_that_is_not_ours_does_not_end_the_wake_ups(foreign: byt
     notifier.start()
 
     async def heard(message: bytes) -> bool:
-        return bool(await redis.publish(keys.WAKE, message))
+        return bool(await redis.publish(redis_keys.WAKE, message))
 
     async def is_woken() -> bool:
         await heard(f"another-process {job}".encode())

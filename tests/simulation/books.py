@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import ClaimId
 from footplate.contract.lifecycle import JobState, may_move
 from tests.simulation.history import History, Said
@@ -115,11 +115,11 @@ class Books:
             self.received.reads(message["claim"], message.get("number", 0), self.world.clock)
 
     def on_push(self, key: str, message: bytes) -> None:
-        if key == keys.INBOX:
+        if key == redis_keys.INBOX:
             return
         # A reply without a number answers no heartbeat. Control may not have processed the last heartbeat yet.
         if b'"type":"attempt_reply"' not in message or json.loads(message)["number"]:
-            self.received.answers(key.removeprefix(keys.reply(ClaimId(""))))
+            self.received.answers(key.removeprefix(redis_keys.reply(ClaimId(""))))
         if b'"type":"grant"' in message:
             grant = json.loads(message)
             part, claim = (grant["job"], grant["attempt"], grant["source"]), grant["claim"]

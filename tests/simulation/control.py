@@ -20,8 +20,8 @@ import worker.attempt.control_link
 import worker.attempt.journal
 from footplate.contract.errors import Unavailable
 from service.control.celery_producer import send_all
+from service.control.control_state import ControlIo, ControlState
 from service.control.duties import DUTIES
-from service.control.state import ControlIo, ControlState
 from service.redis_client import UNREACHABLE
 from service.settings import ServiceSettings
 from service.store.queue import UnclaimedSource

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import NodeId
 from footplate.contract.messages import TO_ATTEMPT, Claim, Denial, Grant, NodeBeat, NodeReply
 from tests.simulation.control import SETTINGS
@@ -94,7 +94,7 @@ class PendingClaim:
             with node.line.pipeline() as pipeline:
                 post(pipeline, self.claim)
                 pipeline.execute()
-        for raw in node.line.pop_all(keys.reply(self.claim.claim)):
+        for raw in node.line.pop_all(redis_keys.reply(self.claim.claim)):
             answer = TO_ATTEMPT.validate_json(raw)
             if isinstance(answer, Grant):
                 self.world.say(node.name, "is granted {} attempt {}", answer.job, answer.attempt)
@@ -152,13 +152,13 @@ class Start:
             pipeline.execute()
 
     def _listen(self) -> None:
-        for raw in self.node.line.pop_all(keys.node_reply(self.node.id, self.boot)):
+        for raw in self.node.line.pop_all(redis_keys.node_reply(self.node.id, self.boot)):
             NodeReply.model_validate_json(raw)
 
     def _take_start_messages(self) -> None:
         self.supervisors = [supervisor for supervisor in self.supervisors if not supervisor.is_over]
         while len(self.supervisors) + len(self._claims) < self.node.slots:
-            raw = self.node.line.pop(keys.queue(self.node.id))
+            raw = self.node.line.pop(redis_keys.queue(self.node.id))
             if raw is None:
                 return
             if not self.node.drains:

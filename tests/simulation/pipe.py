@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 
 if TYPE_CHECKING:
     from tests.simulation.books import Books
@@ -41,7 +41,7 @@ class Redis:
         if not waiting:
             return None
         raw = waiting.pop(0)
-        if key == keys.INBOX:
+        if key == redis_keys.INBOX:
             self.books.on_read(raw)
         return raw
 
@@ -62,7 +62,7 @@ class Redis:
 
     @property
     def is_idle(self) -> bool:
-        return not self.stream and not self.lists.get(keys.INBOX)
+        return not self.stream and not self.lists.get(redis_keys.INBOX)
 
 
 class Commands:
@@ -204,7 +204,7 @@ class CeleryProducer:
         if self._redis.is_unavailable:
             raise NoConnection("nobody answers")
         message = f"{job} {attempt} {fence}".encode()
-        self._redis.world.transmit(lambda: self._redis.push(keys.queue(node), message))  # type: ignore[arg-type]
+        self._redis.world.transmit(lambda: self._redis.push(redis_keys.queue(node), message))  # type: ignore[arg-type]
 
     def warm(self) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.events import KEPT, DoneData, Ending, Failure, Kind
 from footplate.contract.lifecycle import StopMode
 from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, Grant, Stop
@@ -124,7 +124,7 @@ class Supervisor:
     def _talk(self) -> None:
         beat = self._beat() if self.world.clock >= self._beat_at else None
         self.sender.exchange(self.node.line, beat)  # type: ignore[arg-type]
-        for raw in self.node.line.pop_all(keys.reply(self.grant.claim)):
+        for raw in self.node.line.pop_all(redis_keys.reply(self.grant.claim)):
             message = TO_ATTEMPT.validate_json(raw)
             if isinstance(message, AttemptReply):
                 self.sender.acknowledge(message.watermark)

@@ -14,7 +14,7 @@ from sqlalchemy import update
 from footplate.contract.lifecycle import Desired
 from service.control import duties
 from service.control import ingest as ingest_duty
-from service.control.state import ControlState
+from service.control.control_state import ControlState
 from service.events import changes
 from service.events import ingest as ingesting
 from service.events.changes import Collector, IngestEffects
@@ -22,7 +22,7 @@ from service.events.entries import ParsedEntries
 from service.jobs import beat, conclude, place, prune, rescue, submit
 from service.jobs.rescue import Timers
 from service.store import attempts, checkpoints
-from service.store.rows import SourceRow
+from service.store.row_types import SourceRow
 from service.store.tables import sources
 from tests.simulation.ground import Ground
 from tests.simulation.seeds import run

@@ -13,7 +13,7 @@ import redis as redis_py
 from celery import Celery
 from kombu.entity import Exchange, Queue
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import new_checkpoint_id, new_job_id
 from footplate.contract.messages import (
     TO_CONTROL,
@@ -93,19 +93,19 @@ class FakeControl(threading.Thread):
     def send_start_message(self, node: str, job: str, attempt: int) -> None:
         app = Celery(broker=self.url, set_as_current=False)
         app.conf.task_create_missing_queues = False
-        name = keys.queue(node)  # type: ignore[arg-type]
+        name = redis_keys.queue(node)  # type: ignore[arg-type]
         queue = Queue(name, Exchange(name, type="direct"), routing_key=name)
         app.conf.task_queues = [queue]
         kwargs = {"job": job, "attempt": attempt, "fence": attempt}
         with app.connection_for_write() as connection:
-            app.send_task(keys.TASK, kwargs=kwargs, queue=queue, connection=connection, ignore_result=True)
+            app.send_task(redis_keys.TASK, kwargs=kwargs, queue=queue, connection=connection, ignore_result=True)
 
     def stop(self, job: str, because: str, mode: str = "checkpoint", within: float = 60.0) -> None:
         """Stops a job. The order is pushed at once, and repeated in the reply to every heartbeat."""
         self.stops[job] = Stop(because=because, mode=mode, within_seconds=within)  # type: ignore[arg-type]
         for (job_id, _), claim in list(self.granted.items()):
             if job_id == job:
-                self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, stop=self.stops[job]))
+                self._push(redis_keys.reply(claim.claim), AttemptReply(claim=claim.claim, stop=self.stops[job]))
 
     def ask(self, job: str, command: Command, times: int = 1) -> None:
         """Pushes a command at once, and repeats it in replies to heartbeats until the worker confirms it."""
@@ -113,7 +113,7 @@ class FakeControl(threading.Thread):
         for (job_id, _), claim in list(self.granted.items()):
             if job_id == job:
                 for _ in range(times):
-                    self._push(keys.reply(claim.claim), AttemptReply(claim=claim.claim, commands=[command]))
+                    self._push(redis_keys.reply(claim.claim), AttemptReply(claim=claim.claim, commands=[command]))
 
     def of(self, job: str, kind: str | None = None, attempt: int = 1) -> list[dict[str, Any]]:
         """Returns the stored events of a job, in order."""
@@ -157,8 +157,8 @@ class FakeControl(threading.Thread):
     def run(self) -> None:
         while not self._ends.is_set():
             with suppress(redis_py.RedisError, OSError):
-                self.client.set(keys.EPOCH, "epoch", nx=True)
-                if item := self.client.blpop([keys.INBOX], timeout=0.002):
+                self.client.set(redis_keys.EPOCH, "epoch", nx=True)
+                if item := self.client.blpop([redis_keys.INBOX], timeout=0.002):
                     self._handle(TO_CONTROL.validate_json(item[1]))
                 if not self.pauses.is_set():
                     self._ingest()
@@ -190,7 +190,7 @@ class FakeControl(threading.Thread):
                 watermark=self._watermark(job, message.attempt) if self.acknowledges else 0,
                 stored_step=self._stored_step(job, message.attempt),
             )
-            self._push(keys.reply(message.claim), reply)
+            self._push(redis_keys.reply(message.claim), reply)
         else:
             self.nodes[message.node] = message
             self.dead.update((entry.job, entry.attempt) for entry in message.dead)
@@ -200,27 +200,27 @@ class FakeControl(threading.Thread):
                 self.catalogues[message.catalogue_hash] = message.catalogue
             names = message.catalogue_hash if message.catalogue_hash in self.catalogues else None
             reply = NodeReply(number=message.number, catalogue_known=names, drain=self.drains)
-            self._push(keys.node_reply(message.node, message.boot), reply)
+            self._push(redis_keys.node_reply(message.node, message.boot), reply)
 
     def _answer_claim(self, claim: Claim) -> None:
         offer = self.offers.get(claim.job)
         holder = self.granted.setdefault((claim.job, claim.attempt), claim)
         if offer is None or holder.claim != claim.claim:
-            self._push(keys.reply(claim.claim), Denial(claim=claim.claim, reason="somebody else has it"))
+            self._push(redis_keys.reply(claim.claim), Denial(claim=claim.claim, reason="somebody else has it"))
             return
         settings = {"lease_seconds": 10.0, "beat_seconds": 0.5, **offer}
-        self._push(keys.reply(claim.claim), Grant(job=claim.job, claim=claim.claim, **settings))
+        self._push(redis_keys.reply(claim.claim), Grant(job=claim.job, claim=claim.claim, **settings))
 
     def _push(self, key: str, message: Any) -> None:
         self.client.rpush(key, message.model_dump_json())
 
     def _ingest(self) -> None:
-        answer = self.client.xread({keys.EVENTS: self._last_entry}, count=64)
+        answer = self.client.xread({redis_keys.EVENTS: self._last_entry}, count=64)
         if not answer:
-            if not self.client.exists(keys.EVENTS):
+            if not self.client.exists(redis_keys.EVENTS):
                 self._last_entry = "0"
             return
-        entries = answer[keys.EVENTS.encode()][0] if isinstance(answer, dict) else answer[0][1]
+        entries = answer[redis_keys.EVENTS.encode()][0] if isinstance(answer, dict) else answer[0][1]
         for entry, fields in entries:
             batch = json.loads(fields[b"batch"])
             stored_step = self.events.setdefault((batch["job"], batch["attempt"]), {})
@@ -235,10 +235,12 @@ class FakeControl(threading.Thread):
             self._last_entry = entry
             if self.acknowledges:
                 mark = self._watermark(batch["job"], batch["attempt"])
-                self.client.set(keys.watermark(batch["job"], batch["attempt"], batch["source"]), mark)
-                self.client.xdel(keys.EVENTS, entry)
+                self.client.set(redis_keys.watermark(batch["job"], batch["attempt"], batch["source"]), mark)
+                self.client.xdel(redis_keys.EVENTS, entry)
                 stored_step = self._stored_step(batch["job"], batch["attempt"])
-                self._push(keys.reply(batch["claim"]), AttemptReply(claim=batch["claim"], stored_step=stored_step))
+                self._push(
+                    redis_keys.reply(batch["claim"]), AttemptReply(claim=batch["claim"], stored_step=stored_step)
+                )
 
     def _watermark(self, job: str, attempt: int) -> int:
         # Stored events have no gap. A search for the largest number would take longer with every event.

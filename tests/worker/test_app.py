@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from tests.support.processes import REPOSITORY, clean_environment
 from worker.app import app
 
@@ -15,13 +15,13 @@ def test_every_socket_of_celery_has_a_timeout() -> None:
     options = app.conf.broker_transport_options
     assert 0 < options["socket_timeout"] < 30
     assert options["socket_connect_timeout"] > 0
-    assert options["visibility_timeout"] == keys.VISIBILITY_SECONDS
+    assert options["visibility_timeout"] == redis_keys.VISIBILITY_SECONDS
 
 
 def test_pool_processes_of_celery_import_neither_torch_nor_an_exporter_of_traces() -> None:
     # Redis's client imports OpenTelemetry's metrics if they are installed, so only these modules are checked.
     unwanted = {"torch", "accelerate", "numpy", "opentelemetry.exporter", "opentelemetry.sdk.trace", "worker.spans"}
-    code = f"import sys, worker.app, worker.node.tasks; print({unwanted} & {{*sys.modules}})"
+    code = f"import sys, worker.app, worker.node.celery_tasks; print({unwanted} & {{*sys.modules}})"
     command = [sys.executable, "-c", code]
 
     assert subprocess.check_output(command, cwd=REPOSITORY, env=clean_environment(), text=True) == "set()\n"

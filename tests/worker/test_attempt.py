@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.components import Catalogue
 from footplate.contract.ids import new_job_id
 from footplate.contract.messages import Command
@@ -266,7 +266,7 @@ def test_invalid_messages_on_the_socket_of_users_code_are_ignored(lasting: Lasti
 
 def test_an_invalid_watermark_in_redis_does_not_stop_the_events_of_an_attempt(lasting: Lasting) -> None:
     job = new_job_id()
-    lasting.control.client.set(keys.watermark(job, 1, 0), "nonsense")
+    lasting.control.client.set(redis_keys.watermark(job, 1, 0), "nonsense")
     lasting.submit(job=job, training={"max_steps": 3, "save_strategy": "no"})
 
     assert lasting.control.done(job)["ending"] == "finished"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.events import now_text
 from footplate.contract.ids import Fence, new_claim_id, new_job_id
 from footplate.contract.messages import Grant
@@ -80,14 +80,16 @@ def test_a_service_restored_to_an_earlier_watermark_gets_the_missing_events(
 ) -> None:
     monkeypatch.setattr(control_link, "SILENCE_SECONDS", -1.0)
     client, sender = connect(redis.url), Sender(journal, watermark=8)
-    client.set(keys.EPOCH, "epoch")
-    client.set(keys.watermark(grant.job, grant.attempt, 0), 3)
+    client.set(redis_keys.EPOCH, "epoch")
+    client.set(redis_keys.watermark(grant.job, grant.attempt, 0), 3)
 
     def sent_numbers() -> list[int]:
-        client.delete(keys.EVENTS)
+        client.delete(redis_keys.EVENTS)
         sender.exchange(client)
         return [
-            event["seq"] for _, entry in client.xrange(keys.EVENTS) for event in json.loads(entry[b"batch"])["events"]
+            event["seq"]
+            for _, entry in client.xrange(redis_keys.EVENTS)
+            for event in json.loads(entry[b"batch"])["events"]
         ]
 
     assert sent_numbers() == [9, 10]
@@ -115,8 +117,8 @@ def test_the_link_of_a_hung_supervisor_stops_its_heartbeats(redis: RedisServer, 
     )
 
     def beats(more: int) -> None:
-        names = client.llen(keys.INBOX)
-        until(lambda: client.llen(keys.INBOX) >= names + more, what=f"the link sends {more} heartbeats")
+        names = client.llen(redis_keys.INBOX)
+        until(lambda: client.llen(redis_keys.INBOX) >= names + more, what=f"the link sends {more} heartbeats")
 
     beats(round(3 * HUNG_SECONDS / 0.1))
     process.signal(signal.SIGSTOP)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from tests.support.processes import until
 from tests.worker.conftest import Lasting
 
@@ -35,17 +35,20 @@ def test_a_journal_without_an_acknowledgement_stays(lasting: Lasting) -> None:
 
 
 def test_canary_messages_are_not_logged(lasting: Lasting) -> None:
-    canary = keys.canary(lasting.node.node, lasting.node.boot)
+    canary = redis_keys.canary(lasting.node.node, lasting.node.boot)
     until(lambda: lasting.control.client.exists(canary), what="a canary came back")
 
-    assert f"{keys.CANARY_TASK}[" not in lasting.process.output
+    assert f"{redis_keys.CANARY_TASK}[" not in lasting.process.output
 
 
 def test_no_message_is_sent_to_the_default_queue_of_celery(lasting: Lasting) -> None:
     control = lasting.control
     job = lasting.submit(training={"max_steps": 3, "save_strategy": "no"})
     control.done(job, within=60)
-    until(lambda: control.client.exists(keys.canary(lasting.node.node, lasting.node.boot)), what="a canary came back")
+    until(
+        lambda: control.client.exists(redis_keys.canary(lasting.node.node, lasting.node.boot)),
+        what="a canary came back",
+    )
 
     result = {key.decode() for key in control.client.keys("*")}
     assert not {name for name in result if "celery" in name or "pidbox" in name}, result

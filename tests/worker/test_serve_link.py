@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import JobId, new_job_id
 from footplate.contract.serving import SLOT_WANTED, AdapterOffer, AnswerPiece, AnswerPieceKind, ServingRequest, Work
 from tests.support.processes import until
@@ -35,8 +35,8 @@ class Linked:
 
     def ask(self, name: str, adapter: AdapterOffer | None = None, body: dict[str, Any] | None = None) -> None:
         request = ServingRequest(id=name, work=Work.PREDICT, body=body or {"inputs": [name]}, adapter=adapter)
-        self.client.set(keys.serving_request(name), request.model_dump_json())
-        self.client.rpush(keys.serving_queue(self.session), name)
+        self.client.set(redis_keys.serving_request(name), request.model_dump_json())
+        self.client.rpush(redis_keys.serving_queue(self.session), name)
 
     def next_request(self) -> dict[str, Any]:
         return dict(json.loads(self._lines.readline()))
@@ -45,12 +45,12 @@ class Linked:
         self.process.sendall(AnswerPiece(id=name, kind=kind, data=data).model_dump_json().encode() + b"\n")
 
     def answer(self, name: str) -> AnswerPiece:
-        item: Any = self.client.blpop([keys.serving_answer(name)], timeout=60)
+        item: Any = self.client.blpop([redis_keys.serving_answer(name)], timeout=60)
         assert item is not None, f"no answer arrived for {name}"
         return AnswerPiece.model_validate_json(item[1])
 
     def pieces(self, name: str) -> list[bytes]:
-        pieces: Any = self.client.lrange(keys.serving_answer(name), 0, -1)
+        pieces: Any = self.client.lrange(redis_keys.serving_answer(name), 0, -1)
         return list(pieces)
 
     def end_process(self) -> None:
@@ -104,7 +104,7 @@ def test_no_more_requests_are_taken_than_the_process_can_hold(linked: Linked) ->
         linked.ask(name)
     assert [linked.next_request()["id"] for _ in range(2)] == ["a", "b"]
 
-    assert linked.client.lrange(keys.serving_queue(linked.session), 0, -1) == [b"c"]
+    assert linked.client.lrange(redis_keys.serving_queue(linked.session), 0, -1) == [b"c"]
     linked.send_piece("a", AnswerPieceKind.DONE)
     assert linked.next_request()["id"] == "c"
 
@@ -115,14 +115,14 @@ def test_a_withdrawn_request_reaches_a_process_that_can_hold_no_more(linked: Lin
         linked.ask(name)
         linked.next_request()
 
-    linked.client.rpush(keys.serving_withdrawn(linked.session), "b")
+    linked.client.rpush(redis_keys.serving_withdrawn(linked.session), "b")
 
     assert linked.next_request() == {"id": "b", "kind": "again", "data": {}}
 
 
 def test_the_process_of_a_session_is_notified_that_a_job_waits_for_its_slot(linked: Linked) -> None:
     linked.be_ready()
-    linked.client.rpush(keys.serving_withdrawn(linked.session), SLOT_WANTED)
+    linked.client.rpush(redis_keys.serving_withdrawn(linked.session), SLOT_WANTED)
 
     assert linked.next_request()["id"] == SLOT_WANTED
 
@@ -208,7 +208,7 @@ def test_pieces_of_unknown_requests_are_dropped(linked: Linked) -> None:
     linked.send_piece("a", AnswerPieceKind.DONE)
 
     assert linked.answer("a").kind is AnswerPieceKind.DONE
-    assert not linked.client.exists(keys.serving_answer("of another session"))
+    assert not linked.client.exists(redis_keys.serving_answer("of another session"))
 
 
 def test_a_session_serves_requests_again_after_redis_has_lost_its_data(linked: Linked, redis: RedisServer) -> None:

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 import redis
 from pydantic import ValidationError
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.messages import TO_ATTEMPT, AttemptBeat, AttemptReply, EventBatch, Grant
 from footplate.contract.repeated_errors import ErrorLog
@@ -84,15 +84,15 @@ class Sender:
         name = self.journal.name
         upto, sizes = self._sent, list[tuple[int, int]]()
         with client.pipeline(transaction=False) as pipeline:
-            pipeline.get(keys.EPOCH)
-            pipeline.get(keys.watermark(name.job, name.attempt, name.source))
+            pipeline.get(redis_keys.EPOCH)
+            pipeline.get(redis_keys.watermark(name.job, name.attempt, name.source))
             if beat is not None:
                 post(pipeline, beat)
             while upto < self.journal.last and not self._window_is_full(upto, sizes) and len(sizes) < 8:
                 events = self.journal.read(upto, BATCH_EVENTS, CHUNK)
                 upto += len(events)
                 sizes.append((upto, sum(map(len, events))))
-                pipeline.xadd(keys.EVENTS, {"batch": batch(name, self.journal.first, events)})
+                pipeline.xadd(redis_keys.EVENTS, {"batch": batch(name, self.journal.first, events)})
             if sizes:
                 reached(Moment.BEFORE_SEND)
             epoch, mark, *_ = pipeline.execute()
@@ -235,7 +235,7 @@ class ControlLink(threading.Thread):
         while not self._closing.is_set():
             listener = None
             try:
-                listener = Listener(self._client, keys.reply(self._claim))
+                listener = Listener(self._client, redis_keys.reply(self._claim))
                 self._sender.rewind()
                 self._talk(listener)
             except REDIS_ERRORS as error:

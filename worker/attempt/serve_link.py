@@ -20,7 +20,7 @@ from typing import Any
 import redis
 from pydantic import ValidationError
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import JobId
 from footplate.contract.repeated_errors import ErrorLog
 from footplate.contract.serving import (
@@ -98,7 +98,7 @@ class ServeLink:
                 self._failures.went_well()
 
     def _turn(self) -> None:
-        queue, withdrawn = keys.serving_queue(self._session), keys.serving_withdrawn(self._session)
+        queue, withdrawn = redis_keys.serving_queue(self._session), redis_keys.serving_withdrawn(self._session)
         self._push_ends()
         self._report_alive()
         if len(self._taken) < self._limit:
@@ -113,7 +113,7 @@ class ServeLink:
             self._withdraw(request_id.decode())  # type: ignore[union-attr]
 
     def _take(self, request: str) -> None:
-        body: Any = self._client.getdel(keys.serving_request(request))
+        body: Any = self._client.getdel(redis_keys.serving_request(request))
         if body is None:
             # The request has expired in Redis, or its client has withdrawn it.
             return
@@ -212,8 +212,8 @@ class ServeLink:
         with self._client.pipeline(transaction=True) as pipeline:
             for piece in pieces:
                 clean_piece = piece.model_copy(update={"data": self._clean(piece.data)})
-                pipeline.rpush(keys.serving_answer(piece.id), clean_piece.model_dump_json())
-                pipeline.expire(keys.serving_answer(piece.id), keys.SERVING_SECONDS)
+                pipeline.rpush(redis_keys.serving_answer(piece.id), clean_piece.model_dump_json())
+                pipeline.expire(redis_keys.serving_answer(piece.id), redis_keys.SERVING_SECONDS)
             pipeline.execute()
 
     def _push_ends(self) -> None:

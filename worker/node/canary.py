@@ -17,7 +17,7 @@ from typing import Any
 
 from kombu.exceptions import KombuError
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.host.linux import try_lock
 from worker.celery_app import app, queue_of
 from worker.identity import Node
@@ -71,7 +71,7 @@ class Canary:
         # A new connection declares the queue again, because an emptied Redis has lost its binding.
         with suppress(KombuError, *REDIS_ERRORS), app.connection_for_write() as connection:
             options: dict[str, Any] = {"queue": queue_of(self._node.id), "connection": connection, "retry": False}
-            app.send_task(keys.CANARY_TASK, kwargs={"number": self._sent}, expires=60, **options)
+            app.send_task(redis_keys.CANARY_TASK, kwargs={"number": self._sent}, expires=60, **options)
 
 
 @contextmanager

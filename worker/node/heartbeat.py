@@ -20,7 +20,7 @@ from platform import python_version
 import redis
 from pydantic import ValidationError
 
-from footplate.contract import keys, layout
+from footplate.contract import layout, redis_keys
 from footplate.contract.bucket import RemoteStore, StoreUnreachable
 from footplate.contract.components import HUB_ON, HUBS, SECRETS, Catalogue, Described
 from footplate.contract.host.scratch import sweep
@@ -101,7 +101,7 @@ class Heartbeat(threading.Thread):
         running = self.resender.running()
         with client.pipeline(transaction=False) as pipeline:
             post(pipeline, self._message(running))
-            pipeline.get(keys.canary(self._node.id, self._node.boot))
+            pipeline.get(redis_keys.canary(self._node.id, self._node.boot))
             *_, canary = pipeline.execute()
         self._canary.record(int(canary or 0))
         if self._canary.is_overdue() and not self._node.folder.is_draining():
@@ -115,7 +115,7 @@ class Heartbeat(threading.Thread):
 
     def _listen(self, client: redis.Redis) -> None:
         until = time.monotonic() + self._settings.beat_seconds
-        key = keys.node_reply(self._node.id, self._node.boot)
+        key = redis_keys.node_reply(self._node.id, self._node.boot)
         while not self._wanted.is_set() and (seconds_left := until - time.monotonic()) > 0:
             # The wait is short while journals are being sent, or while the catalogue is not known yet.
             longest_wait = 0.1 if self.resender.senders or self._catalogue is None else 0.5

@@ -28,9 +28,9 @@ from footplate.contract.errors import SettingsError
 from footplate.contract.host.environment import forget_unused
 from footplate.contract.host.linux import Leftovers, adopt_orphans, die_with_parent
 from footplate.contract.host.node_folder import NodeFolder
-from footplate.contract.keys import CANARY_TASK
 from footplate.contract.lifecycle import NODE_BEGINS
 from footplate.contract.messages import Gpu
+from footplate.contract.redis_keys import CANARY_TASK
 from worker.attempt.rendezvous import require_own
 from worker.celery_app import queue_of
 from worker.identity import Node, claim_node

@@ -16,7 +16,7 @@ from footplate.contract.serving import ServingRequest
 from footplate.contract.spec import JobSpec
 from footplate.contract.spec_parts import Component
 from footplate.runtime.build import apply_maps
-from footplate.runtime.predictions import arrays_of
+from footplate.runtime.prediction_files import arrays_of
 from footplate.runtime.serving.loaded_model import CannotAnswer, LoadedModel
 from footplate.runtime.serving.tasks import readable, task_of
 from footplate.runtime.serving.texts import Clients, GeneratedText, Texts

@@ -17,7 +17,7 @@ What happens in a step, in order:
 The Trainer sees the several optimizers as one optimizer, and their schedules as one schedule.
 """
 
+from footplate.trainer.named.named_optimizer import NamedOptimizer
 from footplate.trainer.named.optimizer import FollowEpochs, NamedOptimizers, NamedSchedules, all_named, backward_of
-from footplate.trainer.named.spec import NamedOptimizer
 
 __all__ = ["FollowEpochs", "NamedOptimizer", "NamedOptimizers", "NamedSchedules", "all_named", "backward_of"]

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from footplate.contract.errors import did_you_mean
 from footplate.trainer.callbacks import TrainerCallback
-from footplate.trainer.named.spec import NamedOptimizer, make_schedule, maker, parameters_of
+from footplate.trainer.named.named_optimizer import NamedOptimizer, make_schedule, maker, parameters_of
 from footplate.trainer.optimizers.groups import rate_of
 
 

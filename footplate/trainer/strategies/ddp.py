@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from footplate.contract.arguments import TrainingArguments
 from footplate.contract.errors import DatasetError, NotAvailableYet
 from footplate.trainer.callbacks import CallbackHandler
+from footplate.trainer.data_stream import StreamShard
 from footplate.trainer.launcher import Place
 from footplate.trainer.precision import precision_of
 from footplate.trainer.samplers import DataShard
@@ -29,7 +30,6 @@ from footplate.trainer.strategies import shared_folder
 from footplate.trainer.strategies.device_copy import map_tensors, tensors_in
 from footplate.trainer.strategies.peers import OneProcess, PaddingBatch, Peers, gather_values, require_tensors
 from footplate.trainer.strategies.single import BuildArguments, Single, ddp_options
-from footplate.trainer.stream import StreamShard
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from footplate.contract.arguments import TrainingArguments
 from footplate.trainer import adapters
 from footplate.trainer.activations import checkpoint_activations
-from footplate.trainer.background import copied
+from footplate.trainer.background_save import copied
 from footplate.trainer.launcher import Place
 from footplate.trainer.optimizers.adafactor import Adafactor
 from footplate.trainer.strategies.fsdp_settings import FsdpSettings

@@ -23,7 +23,7 @@ from footplate.contract.ids import JobId, uuid7
 from footplate.contract.serving import AnswerPiece, Work
 from service.api.openai.answers import AnswerForm, packed, stream_events, usage_of
 from service.api.openai.jobs import UnknownModel
-from service.api.openai.names import read_model_name
+from service.api.openai.model_names import read_model_name
 from service.api.predict import WAIT_SECONDS, Stops
 from service.deps import StrictRoute, json_response, read_model
 from service.jobs.serving import STEP, CheckpointMissing

@@ -15,9 +15,9 @@ from footplate.contract.events import Kind
 from footplate.contract.fields import Json
 from footplate.contract.ids import JobId
 from footplate.contract.lifecycle import JobState
+from service.api.openai.model_names import model_name
 from service.api.openai.models import FileObject, FineTuningJob, JobCheckpoint, JobError, JobEvent, ModelObject
-from service.api.openai.names import model_name
-from service.store.rows import CheckpointRow, EventRow, FileRow, JobRow, loads
+from service.store.row_types import CheckpointRow, EventRow, FileRow, JobRow, loads
 from service.store.stored_spec import read_spec
 
 PURPOSE = "fine-tune"

@@ -22,8 +22,8 @@ from service.api.bundles import require_code, store_bundle
 from service.api.files import content_of, file_row
 from service.api.jobs import JSON, accept_for, idempotency, replayed, write_job
 from service.api.openai import from_job
+from service.api.openai.model_names import ModelName, read_model_name
 from service.api.openai.models import FineTuningJob, Grader, JobCheckpoint, JobEvent, ListPage, NewFineTuningJob
-from service.api.openai.names import ModelName, read_model_name
 from service.api.openai.rows import checked_once
 from service.api.openai.to_spec import Base, TuningFile, grader_bundle, in_the_request, translate
 from service.api.verbs import apply, cancelling, pausing, resuming
@@ -46,7 +46,7 @@ from service.jobs.serving import final_name
 from service.jobs.submit import Submitted
 from service.store import checkpoints, events, jobs
 from service.store.job_list import JobFilter, newest_trainings
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 from service.store.stored_spec import read_spec
 from service.store.times import now_ms
 

@@ -15,13 +15,13 @@ from service import base_models
 from service.api.jobs import remove
 from service.api.openai import from_job
 from service.api.openai.jobs import UnknownModel
+from service.api.openai.model_names import ModelName, read_model_name
 from service.api.openai.models import Deleted, ListPage, ModelObject
-from service.api.openai.names import ModelName, read_model_name
 from service.deps import Services, StrictRoute, services_of
 from service.serving import end_sessions
 from service.store import checkpoints, jobs
 from service.store.job_list import JobFilter, newest_trainings
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 from service.store.stored_spec import read_spec
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)

@@ -30,7 +30,7 @@ from service.deps import Services, StrictRoute, body_of, read_model, services_of
 from service.jobs.remove_folders import delete_folder
 from service.problems import BodyTooLarge
 from service.store import uploads
-from service.store.rows import UploadPartRow, UploadRow
+from service.store.row_types import UploadPartRow, UploadRow
 from service.store.times import now_ms
 
 router = APIRouter(route_class=StrictRoute, include_in_schema=False)

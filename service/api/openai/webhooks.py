@@ -40,7 +40,7 @@ from service.api.webhooks import (
 from service.deps import AdminRoute, Services, read_model, services_of
 from service.store import webhooks
 from service.store.deliveries import secrets_at
-from service.store.rows import WebhookRow, loads
+from service.store.row_types import WebhookRow, loads
 from service.store.times import now_ms
 from service.webhooks.deliver import send
 

@@ -35,7 +35,7 @@ def store_whatever_comes(changes: Any) -> None:
     changes.Collector.take = eager
 
 
-@switch("leases pause while Redis is unreachable", module="service.control.state")
+@switch("leases pause while Redis is unreachable", module="service.control.control_state")
 def run_leases_while_redis_is_unreachable(control: Any) -> None:
     """Lets leases run out while Redis is unreachable."""
 
@@ -58,7 +58,7 @@ def send_each_stop_once(control_inbox: Any) -> None:
         stop_left = state.stop_left()
         replies = await state.db.read(lambda conn: control_inbox.unasked_replies(conn, stop_left))
         unsent = [reply for key, reply in replies.items() if key not in state.memory.pushed and not reply.stop]
-        await state.send([(control_inbox.keys.reply(reply.claim), reply) for reply in unsent])
+        await state.send([(control_inbox.redis_keys.reply(reply.claim), reply) for reply in unsent])
         state.memory.pushed = set(replies)
 
     control_inbox.push = push_once

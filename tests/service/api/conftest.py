@@ -26,13 +26,13 @@ from service.auth import Gatekeeper
 from service.caches import Catalogues, WebhookProjects
 from service.deps import Services
 from service.events.tail import Tail
-from service.metrics import Meters
+from service.prometheus_metrics import Meters
 from service.redis_client import RedisNotifier
 from service.server import Server, listen
 from service.settings import ServiceSettings
 from service.store import checkpoints, events, jobs, schema
 from service.store.database import Database
-from service.store.rows import CheckpointRow
+from service.store.row_types import CheckpointRow
 from service.store.times import now_ms
 from tests.support.postgres import PostgresServer
 from tests.support.system import bring_to_schema

@@ -22,7 +22,7 @@ from service.control.cleanup import write_probe
 from service.jobs.prune import prune_deleted, prune_late
 from service.jobs.remove_folders import Remover
 from service.store import checkpoints
-from service.store.rows import CheckpointRow
+from service.store.row_types import CheckpointRow
 from tests.service.api.conftest import Api, Serve
 from tests.service.api.test_requests import is_problem
 from tests.support.bundles import packed

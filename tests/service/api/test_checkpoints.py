@@ -24,7 +24,7 @@ from footplate.errors import Conflict, DownloadFailed
 from service.jobs import pins
 from service.jobs.prune import rotate
 from service.store import checkpoints, events
-from service.store.rows import CheckpointRow
+from service.store.row_types import CheckpointRow
 from service.store.tables import checkpoints as checkpoint_rows
 from tests.service.api.conftest import Api
 from tests.service.api.test_requests import is_problem

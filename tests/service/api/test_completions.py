@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.serving import AnswerPieceKind
 from tests.service.api.conftest import Api
 from tests.service.api.test_openai import client_of
@@ -120,7 +120,7 @@ async def test_a_client_that_leaves_a_stream_withdraws_its_request(api: Api, nod
     await asking.__aexit__(None, None, None)
 
     async def withdrawn() -> bool:
-        return bool(await node.redis.lrange(keys.serving_withdrawn(session), 0, -1) == [request["id"].encode()])
+        return bool(await node.redis.lrange(redis_keys.serving_withdrawn(session), 0, -1) == [request["id"].encode()])
 
     await until_async(withdrawn, what="the session is notified that the client has disconnected")
 

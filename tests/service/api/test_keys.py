@@ -469,7 +469,7 @@ async def test_an_error_shows_only_the_prefix_of_a_key(guarded: Api) -> None:
 async def test_nodes_show_only_the_jobs_that_a_key_may_see(guarded: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     from footplate.contract.lifecycle import JobState
     from service.store import attempts, jobs
-    from service.store.rows import SourceRow
+    from service.store.row_types import SourceRow
     from tests.service.api.test_system import a_node
 
     vision, speech = await a_key(guarded, "vision"), await a_key(guarded, "speech")

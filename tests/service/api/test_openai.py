@@ -25,7 +25,7 @@ from service.api.openai.models import NewFineTuningJob
 from service.api.openai.rows import CheckedRows
 from service.api.openai.to_spec import Base, TuningFile, translate
 from service.control.cleanup import prune
-from service.control.state import ControlIo, ControlState
+from service.control.control_state import ControlIo, ControlState
 from service.jobs.prune import DAY_MS
 from service.settings import ServiceSettings
 from service.store import jobs

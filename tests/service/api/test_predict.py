@@ -13,14 +13,14 @@ import pytest
 from redis.asyncio import Redis
 from sqlalchemy import Connection
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.ids import Fence, JobId, new_checkpoint_id
 from footplate.contract.lifecycle import JobState, Reason
 from footplate.contract.serving import AnswerPiece, AnswerPieceKind
 from service.jobs import stopping
 from service.jobs.serving import find, open_session, session_spec
 from service.store import checkpoints, jobs
-from service.store.rows import JobRow
+from service.store.row_types import JobRow
 from service.store.times import now_ms
 from tests.service.api.conftest import PATIENCE, Api, Serve
 from tests.support.processes import until_async
@@ -38,15 +38,15 @@ class Node:
         return [row.id for row in rows]
 
     async def next_request(self, session: JobId) -> dict[str, Any]:
-        item = await self.redis.blpop([keys.serving_queue(session)], timeout=PATIENCE)
+        item = await self.redis.blpop([redis_keys.serving_queue(session)], timeout=PATIENCE)
         assert item is not None, "the session received no request"
-        body = await self.redis.getdel(keys.serving_request(item[1].decode()))
+        body = await self.redis.getdel(redis_keys.serving_request(item[1].decode()))
         assert body is not None, "the request has no body"
         return dict(json.loads(body))
 
     async def send_piece(self, request: str, kind: AnswerPieceKind, **data: Any) -> None:
         await self.redis.rpush(
-            keys.serving_answer(request), AnswerPiece(id=request, kind=kind, data=data).model_dump_json()
+            redis_keys.serving_answer(request), AnswerPiece(id=request, kind=kind, data=data).model_dump_json()
         )
 
     async def answer(self, request: str, **data: Any) -> None:

@@ -19,7 +19,7 @@ from service import readiness
 from service.counters import Counts, prometheus_name
 from service.jobs.beat import node_beat
 from service.jobs.conclude import Effects
-from service.metrics import Meters
+from service.prometheus_metrics import Meters
 from service.redis_client import RedisNotifier
 from service.store import nodes, schema
 from service.store.tables import sources

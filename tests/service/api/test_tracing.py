@@ -14,7 +14,7 @@ from footplate.contract.tracing import of_attempt, parts_of, read_trace_settings
 from service.spans import JobSpans, Tracing
 from service.store import tables, traces
 from service.store.mapping import values_of
-from service.store.rows import AttemptRow
+from service.store.row_types import AttemptRow
 from service.store.times import now_ms
 from tests.service.api.conftest import SPEC, Api, Serve
 from tests.support.collector import Collector, attributes_of, collecting

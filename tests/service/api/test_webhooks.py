@@ -33,7 +33,7 @@ from service.jobs import serving
 from service.jobs.prune import DAY_MS, prune
 from service.settings import ServiceSettings
 from service.store import deliveries, jobs, tables, webhooks
-from service.store.rows import WebhookRow
+from service.store.row_types import WebhookRow
 from service.store.times import now_ms
 from service.webhooks import sending
 from service.webhooks.deliver import RETRY_DELAYS_SECONDS, WebhookSender

@@ -10,7 +10,7 @@ from functools import cache
 import redis
 from pydantic import ValidationError
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.crash_points import Moment, reached
 from footplate.contract.ids import Fence, JobId, new_claim_id
 from footplate.contract.messages import TO_ATTEMPT, Claim, Denial, Grant
@@ -29,7 +29,7 @@ CANARY_SECONDS = 60
 CLAIM_RETRY_SECONDS = 1.0
 
 
-@app.task(name=keys.TASK)  # type: ignore[untyped-decorator]
+@app.task(name=redis_keys.TASK)  # type: ignore[untyped-decorator]
 def attempt(job: str, attempt: int, fence: int) -> None:
     """Claims an attempt. If control grants the claim, supervises the attempt to its end."""
     node = parent.node()
@@ -81,7 +81,7 @@ def request_grant(client: redis.Redis, claim: Claim, give_up: Callable[[], bool]
 
 
 def _answer(client: redis.Redis, claim: Claim) -> Grant | Denial | None:
-    key = keys.reply(claim.claim)
+    key = redis_keys.reply(claim.claim)
     deadline = time.monotonic() + CLAIM_RETRY_SECONDS
     while (seconds_left := deadline - time.monotonic()) > 0:
         # Redis waits for ever if the timeout is 0.
@@ -98,12 +98,12 @@ def _answer(client: redis.Redis, claim: Claim) -> Grant | Denial | None:
     return None
 
 
-@app.task(name=keys.CANARY_TASK)  # type: ignore[untyped-decorator]
+@app.task(name=redis_keys.CANARY_TASK)  # type: ignore[untyped-decorator]
 def canary(number: int) -> None:
     """Writes the canary's number to Redis, where the node's heartbeat thread reads it."""
     node = parent.node()
     try:
-        redis_client().set(keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
+        redis_client().set(redis_keys.canary(node.id, node.boot), number, ex=CANARY_SECONDS)
     except REDIS_ERRORS as error:
         log.info("this node received its own test message, but cannot record that in Redis: %s", error)
 

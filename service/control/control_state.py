@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
-from footplate.contract import keys
+from footplate.contract import redis_keys
 from footplate.contract.errors import Unavailable
 from footplate.contract.ids import JobId
 from footplate.contract.messages import ProtocolMessage
@@ -220,4 +220,4 @@ class ControlState:
 def push_reply(pipeline: Any, key: str, message: ProtocolMessage) -> None:
     """Adds a reply to a pipeline. The list expires, because its reader may be dead."""
     pipeline.rpush(key, message.model_dump_json())
-    pipeline.expire(key, keys.REPLY_TTL_SECONDS)
+    pipeline.expire(key, redis_keys.REPLY_TTL_SECONDS)
