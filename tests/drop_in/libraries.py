@@ -6,6 +6,7 @@ forks, because imports cost most of the time. Our side also makes TRL's trainers
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -402,8 +403,10 @@ def side(name: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     small_models()
-    for needed_by_both in ("accelerate", "peft", "scipy.stats", "sklearn.linear_model", "transformers.trainer"):
-        import_module(needed_by_both)
+    for module in ("accelerate", "peft", "scipy.stats", "sklearn.linear_model", "transformers.trainer", "wandb"):
+        import_module(module)
+    # Hugging Face's Trainer collects garbage in each run, and would check every object of the imported libraries.
+    gc.freeze()
     children = []
     for which in ("ours", "theirs"):
         if (child := os.fork()) == 0:
