@@ -50,8 +50,9 @@ PDEATHSIG = 1
 READ_BY_IMPORTS = (
     "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "NVIDIA_", "MALLOC_", "NCCL_",
     "GLOO_", "TRITON_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "ACCELERATE_", "XDG_", "HOME",
-    "LANG", "LC_", "TZ", "TMPDIR", "VIRTUAL_ENV",
+    "LANG", "LC_", "TZ", "VIRTUAL_ENV",
 )  # fmt: skip
+"""TMPDIR is not among them, because a fork looks for its temporary folder again (`take_on`)."""
 SET_BY_FORKS = {"PYTHONPATH", "PYTHONUNBUFFERED", "OPENBLAS_NUM_THREADS"}
 
 
