@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import redis as redis_py
@@ -31,6 +30,8 @@ from tests.support.factories import make_spec
 from tests.support.processes import Process, Processes, tail, until
 
 SEND_AGAIN_SECONDS = 1.0
+LOOK_SECONDS = 0.02
+"""The time between two looks for events while no message arrives. More looks would take CPU time from the node."""
 
 
 class FakeControl(threading.Thread):
@@ -156,13 +157,15 @@ class FakeControl(threading.Thread):
 
     def run(self) -> None:
         while not self._ends.is_set():
-            with suppress(redis_py.RedisError, OSError):
+            try:
                 self.client.set(redis_keys.EPOCH, "epoch", nx=True)
-                if item := self.client.blpop([redis_keys.INBOX], timeout=0.002):
+                if item := self.client.blpop([redis_keys.INBOX], timeout=LOOK_SECONDS):
                     self._handle(TO_CONTROL.validate_json(item[1]))
                 if not self.pauses.is_set():
                     self._ingest()
                 self._send_again()
+            except (redis_py.RedisError, OSError):
+                self._ends.wait(LOOK_SECONDS)
 
     def _send_again(self) -> None:
         """Repeats start messages of unclaimed attempts, because a node drops them while it cannot start training."""

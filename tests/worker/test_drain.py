@@ -13,7 +13,7 @@ from tests.worker.conftest import NodeStarter
 from tests.worker.fake_control import FakeControl
 
 LONG: dict[str, Any] = {
-    "data": {"use": "toy/regression", "args": {"seconds_per_item": 0.002}},
+    "data": {"use": "toy/regression", "args": {"seconds_per_item": 0.02}},
     "training": {"max_steps": 100_000, "logging_steps": 1, "save_strategy": "no"},
 }
 PLAIN_CELERY = ("-m", "celery", "-A", "worker.app", "worker")

@@ -19,7 +19,7 @@ from tests.worker.fake_control import FakeControl
 
 LONG: dict[str, Any] = {
     # A single long epoch, because each epoch has new data workers.
-    "data": {"use": "toy/regression", "args": {"n": 100_000, "seconds_per_item": 0.002}},
+    "data": {"use": "toy/regression", "args": {"n": 100_000, "seconds_per_item": 0.02}},
     "training": {"max_steps": 100_000, "logging_steps": 1, "save_strategy": "no", "dataloader_num_workers": 2},
 }
 
