@@ -307,7 +307,7 @@ async def test_the_client_uploads_only_new_files_and_downloads_them(api: Api, tm
         assert (await client.files.download(file.id, tmp_path / "out")).read_bytes() == source.read_bytes()
         await client.files.delete(file.id)
         with pytest.raises(InvalidRequest, match="jsonl"):
-            await client.files.upload(tmp_path / "rows.xlsx")
+            await client.files.upload(source.rename(tmp_path / "rows.xlsx"))
 
 
 ON_HUB = {"use": "toy/mlp", "args": {"path": "hub://me/tiny"}}
