@@ -157,7 +157,7 @@ class Action(StrEnum):
 def actions(state: JobState, desired: Desired) -> list[Action]:
     """Returns the actions that would change something in this state, in the order in which a menu shows them.
 
-    A fork needs a checkpoint. A job with a checkpoint can be forked in every state.
+    A job with a checkpoint can be forked in every state. The fork is listed only where most jobs have a checkpoint.
     """
     if state is S.SUCCEEDED:
         return [Action.FORK, Action.DELETE]

@@ -57,7 +57,7 @@ def methods_of(facade: type) -> Mapping[str, Any]:
 class Overrides:
     """The methods of one Trainer object that its class or the object itself overrides.
 
-    Each check looks at the class again, because a test may patch a method after the object was made.
+    Each check looks at the class again, because a script may patch a method after the object was made.
     """
 
     def __init__(self, trainer: object, methods: Mapping[str, Any]) -> None:

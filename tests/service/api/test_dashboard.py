@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -591,13 +592,14 @@ async def test_a_double_click_submits_only_one_job_and_does_not_undo_a_pause(api
     await page.get_by_role("button", name="Submit").dblclick()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("first queued")
     await page.clock.install()
-    place = await page.get_by_role("button", name="pause").bounding_box()
-    assert place
-    await page.mouse.click(place["x"] + 5, place["y"] + 5)
+    await page.clock.pause_at(time.time() + 60)
+    await page.get_by_role("button", name="pause").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("first paused")
-    await page.mouse.click(place["x"] + 5, place["y"] + 5)  # now the button "resume"
+    # "resume" is in the place of "pause" now. Without force, Playwright would wait until the button is enabled.
+    resume = page.get_by_role("button", name="resume")
+    await resume.click(force=True)
     await page.clock.run_for(1000)
-    await expect(page.get_by_role("button", name="resume")).to_be_enabled()
+    await expect(resume).to_be_enabled()
 
     (job,) = (await api.client.get("/jobs")).json()["data"]
     assert job["state"] == "paused"
