@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import BrowserContext, Page, Route, async_playwright, expect
+from playwright.async_api import Browser, Page, Route, async_playwright, expect
 from sqlalchemy import Connection, insert, select
 
 from footplate.contract.events import Kind
@@ -42,13 +42,12 @@ FLAGS = (
     "--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows",
     "--disable-renderer-backgrounding", "--disable-field-trial-config", "--no-default-browser-check",
     "--no-first-run", "--hide-scrollbars", "--mute-audio", "--password-store=basic", "--use-mock-keychain",
-    "--process-per-site",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def chromium(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yields the address of one browser for all tests of this module."""
+    """Yields the address of one browser for all tests of this module. Each test opens a context of its own."""
     folder = tmp_path_factory.mktemp("chromium")
     processes = Processes(folder)
     profile = folder / "profile"
@@ -60,36 +59,22 @@ def chromium(chromium_path: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @asynccontextmanager
-async def connected(chromium: str) -> AsyncIterator[BrowserContext]:
-    """Yields a context whose pages share one renderer process, which compiles the dashboard's scripts only once.
-
-    The first page stays open, so that the process stays alive. It shows the same site, 127.0.0.1, as the tests do.
-    """
+async def connected(chromium: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.connect_over_cdp(chromium)
-        context = await browser.new_context(viewport={"width": 1280, "height": 900})
-        await (await context.new_page()).goto(f"{chromium}/json/version")
-        yield context
-        await context.close()
+        yield await playwright.chromium.connect_over_cdp(chromium)
 
 
 @asynccontextmanager
-async def opened(context: BrowserContext) -> AsyncIterator[Page]:
-    """Opens a page that must log no error, which includes a violation of the content security policy.
-
-    Closes it and all other pages that the test has opened. Deletes what earlier pages have stored, because two services
-    may listen on the same port one after the other.
-    """
+async def opened(browser: Browser) -> AsyncIterator[Page]:
+    """Opens a page that must log no error, which includes a violation of the content security policy."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
     page = await context.new_page()
-    devtools = await context.new_cdp_session(page)
-    await devtools.send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
     page.set_default_timeout(PATIENCE * 1000)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda line: problems.append(line.text) if "Content Security" in line.text else None)
     yield page
-    for opened_page in context.pages[1:]:
-        await opened_page.close()
+    await context.close()
     assert problems == []
 
 
@@ -107,14 +92,14 @@ async def api(serve: Serve, sqlite_url: str) -> Api:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def context(chromium: str) -> AsyncIterator[BrowserContext]:
-    async with connected(chromium) as context:
-        yield context
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with connected(chromium) as browser:
+        yield browser
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def page(context: BrowserContext) -> AsyncIterator[Page]:
-    async with opened(context) as page:
+async def page(browser: Browser) -> AsyncIterator[Page]:
+    async with opened(browser) as page:
         yield page
 
 

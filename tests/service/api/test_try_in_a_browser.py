@@ -25,7 +25,7 @@ DONE = {"choices": [{"index": 0, "text": "at dawn", "finish_reason": "stop", "to
 
 @pytest.fixture
 async def page(chromium: str) -> AsyncIterator[Page]:
-    async with connected(chromium) as context, opened(context) as page:
+    async with connected(chromium) as browser, opened(browser) as page:
         yield page
 
 
