@@ -23,8 +23,9 @@ def add_verbs(verbs: Verbs) -> None:
         conflict_handler="resolve",
     )
     create.add_argument("name", metavar="NAME", help="a description of the key, such as its owner or purpose")
-    help = "the key's project; * is every project"
-    create.add_argument("--project", dest="key_project", metavar="PROJECT", required=True, help=help)
+    create.add_argument(
+        "--project", dest="key_project", metavar="PROJECT", required=True, help="the key's project; * is every project"
+    )
     create.add_argument(
         "--scope",
         dest="scopes",

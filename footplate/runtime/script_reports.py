@@ -421,12 +421,8 @@ def _patch_accelerator(reports: ScriptReports, undo: ExitStack) -> None:
             reports.stop_after_save()
         return folder
 
-    for name, original, patched in (
-        ("__init__", init, init_and_report),
-        ("log", log, log_and_report),
-        ("save_state", save_state, save_and_report),
-    ):
-        undo.callback(setattr, Accelerator, name, original)
+    for name, patched in (("__init__", init_and_report), ("log", log_and_report), ("save_state", save_and_report)):
+        undo.callback(setattr, Accelerator, name, vars(Accelerator)[name])
         setattr(Accelerator, name, patched)
 
 
