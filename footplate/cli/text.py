@@ -178,10 +178,7 @@ def age(moment: str | None) -> str:
 
 
 def steps(job: JobInfo) -> str:
-    if not job.progress:
-        return ""
-    # A user's own loop may not report how many steps it will take.
-    return f"{job.progress.step}/{job.progress.max_steps}" if job.progress.max_steps else str(job.progress.step)
+    return job.progress.steps_text() if job.progress else ""
 
 
 def metric_order(name: str) -> tuple[bool, bool, str]:

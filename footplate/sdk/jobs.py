@@ -134,11 +134,8 @@ class JobView:
         return job_card(self)
 
     def __repr__(self) -> str:
-        words = [type(self).__name__, self.id, self.state]
-        if (progress := self.progress) is not None:
-            # A loop of one's own may not say how many steps it will take.
-            words.append(f"step {progress.step}" + (f"/{progress.max_steps}" if progress.max_steps else ""))
-        return f"<{' '.join(words)}>"
+        step_text = f" step {self.progress.steps_text()}" if self.progress else ""
+        return f"<{type(self).__name__} {self.id} {self.state}{step_text}>"
 
 
 class AsyncJobs:

@@ -49,9 +49,7 @@ def _text(value: object) -> str:
 
 
 def _step(job: JobView) -> str:
-    if (progress := job.progress) is None:
-        return ""
-    return f"{progress.step} of {progress.max_steps}" if progress.max_steps else str(progress.step)
+    return job.progress.steps_text(" of ") if job.progress else ""
 
 
 def job_table(jobs: Sequence[JobView]) -> str:

@@ -22,6 +22,10 @@ class Progress(Resource):
     epoch: float
     eta_s: float | None = None
 
+    def steps_text(self, separator: str = "/") -> str:
+        """Returns the step and the number of all steps, such as "5/20". An own loop may not report the second one."""
+        return f"{self.step}{separator}{self.max_steps}" if self.max_steps else str(self.step)
+
 
 class SpecWarning(Resource):
     """A warning about a spec that was accepted."""
